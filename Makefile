@@ -1,0 +1,62 @@
+# Every command of the project. Needs Python 3.11+ and make; see README.md.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+PORT ?= 8000
+UPSTREAM ?=
+PYTEST_ARGS ?=
+
+.PHONY: help setup run test test-system check format lint types protos lock clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## create .venv from requirements.lock
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+run: $(STAMP) ## stand-in vLLM and gateway (UPSTREAM=http://host:8001 PORT=8000 for a real one)
+	@$(BIN)/python examples/run_local.py --port $(PORT) $(if $(UPSTREAM),--upstream $(UPSTREAM))
+
+test: $(STAMP) ## the whole test suite
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-system: $(STAMP) ## tests that need Debian packages
+	@$(BIN)/python -m pytest -m system $(PYTEST_ARGS); status=$$?; \
+	if [ $$status -eq 5 ]; then echo "no test needs a Debian package yet"; exit 0; fi; exit $$status
+
+check: format lint types protos-fresh docs-valid ## format, lint, types, generated code fresh, docs valid
+
+format: $(STAMP)
+	$(BIN)/ruff format --check .
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+.PHONY: protos-fresh docs-valid
+protos-fresh: $(STAMP)
+	$(BIN)/python protos/generate.py --check
+
+docs-valid: $(STAMP)
+	$(BIN)/python docs/check.py
+
+protos: $(STAMP) ## regenerate the protobuf modules
+	$(BIN)/python protos/generate.py
+
+lock: $(STAMP) ## rewrite requirements.lock from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --group dev --universal --generate-hashes \
+	  --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make lock" -o requirements.lock
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

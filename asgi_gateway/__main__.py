@@ -1,0 +1,167 @@
+"""The command line: flags and environment -> Settings -> Gateway -> uvicorn."""
+
+import argparse
+import asyncio
+import signal
+import socket
+import sys
+from types import FrameType
+from typing import Any, Final
+
+from asgi_gateway.settings import SECRETS, Loaded, Settings, SettingsError, leaves, load
+
+EXIT_USAGE: Final = 2
+
+NO_UPSTREAM: Final = (
+    "no upstream: say where vLLM listens, with --upstream http://HOST:PORT,"
+    " ASGI_GATEWAY_UPSTREAM__URLS or upstream.urls in a file"
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    flags = {
+        "server.host": arguments.host,
+        "server.port": arguments.port,
+        "upstream.urls": arguments.upstream,
+        "models.base": arguments.base_model,
+    }
+    try:
+        loaded = load(flags, file=arguments.config)
+    except SettingsError as error:
+        return _refuse(error.problems)
+    problems = list(_problems(loaded.settings))
+    if arguments.command == "show-config":
+        _show(loaded)
+        return 0
+    if problems:
+        return _refuse(problems)
+    if arguments.command == "check-config":
+        sys.stdout.write("the configuration is valid\n")
+        return 0
+    return serve(loaded.settings)
+
+
+def serve(settings: Settings) -> int:
+    """Run the gateway under uvicorn until SIGINT or SIGTERM; returns the exit status."""
+    import uvicorn
+
+    from asgi_gateway.app import Gateway
+
+    gateway = Gateway(settings)
+
+    class Server(uvicorn.Server):
+        """Says on stdout when it accepts, and lets go of parked polls when told to stop."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            self.loop = asyncio.get_running_loop()
+            await super().startup(sockets)
+            if self.started:
+                port = listener.getsockname()[1]
+                sys.stdout.write(f"asgi-gateway listening on http://{shown_host}:{port}\n")
+                sys.stdout.flush()
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            self.loop.call_soon_threadsafe(gateway.stop_holding)
+            super().handle_exit(sig, frame)
+
+    server = settings.server
+    shown_host = f"[{server.host}]" if ":" in server.host else server.host
+    try:
+        listener = _listen(server.host, server.port, server.backlog)
+    except OSError as error:
+        return _refuse([f"cannot listen on {shown_host}:{server.port}: {error.strerror}"])
+    config = uvicorn.Config(
+        gateway,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=int(server.keepalive_s),
+        backlog=server.backlog,
+    )
+    runner = Server(config)
+    # uvicorn raises the signal that stopped it once more at its end; stopping is no failure.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        runner.run(sockets=[listener])
+    except KeyboardInterrupt:
+        return 0
+    return 0 if runner.started else 1
+
+
+def _listen(host: str, port: int, backlog: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(backlog)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _problems(settings: Settings) -> list[str]:
+    """What is wrong with a well-typed configuration."""
+    problems = []
+    if not settings.upstream.urls:
+        problems.append(NO_UPSTREAM)
+    problems += [
+        f"upstream.urls: {url!r} must start with http:// or https://"
+        for url in settings.upstream.urls
+        if not url.startswith(("http://", "https://"))
+    ]
+    return problems
+
+
+def _refuse(problems: Any) -> int:
+    for problem in problems:
+        sys.stderr.write(f"asgi-gateway: {problem}\n")
+    return EXIT_USAGE
+
+
+def _show(loaded: Loaded) -> None:
+    """Every setting as `path = value  # source`, secrets hidden."""
+    for path, _ in leaves(Settings):
+        value: Any = loaded.settings
+        for name in path.split("."):
+            value = getattr(value, name)
+        shown = "(hidden)" if path in SECRETS and value is not None else repr(value)
+        sys.stdout.write(f"{path} = {shown}  # {loaded.sources.get(path, 'default')}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="asgi-gateway", description="Tinker-compatible sampling gateway in front of vLLM"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("serve", "run the gateway"),
+        ("check-config", "say every problem of the configuration, or that it is valid"),
+        ("show-config", "print the effective settings and where each comes from"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--config", metavar="FILE", help="TOML file")
+        command.add_argument("--host", help="address to listen on (127.0.0.1)")
+        command.add_argument("--port", type=int, help="port to listen on (8000); 0 picks one")
+        command.add_argument(
+            "--upstream", action="append", metavar="URL", help="vLLM or vllm-router; repeatable"
+        )
+        command.add_argument(
+            "--base-model",
+            action="append",
+            metavar="NAME",
+            help="model that clients may ask for: NAME, or NAME=UPSTREAM_NAME; repeatable",
+        )
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,198 @@
+"""Gateway: builds the parts, owns their lifetime, and is the ASGI application."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Final
+
+from asgi_gateway.asgi import (
+    App,
+    ClientGone,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    error_reply,
+    path_below_root,
+    read_body,
+    send_reply,
+)
+from asgi_gateway.clock import Clock, SystemClock
+from asgi_gateway.errors import GatewayError, NotFound, WrongMethod
+from asgi_gateway.handlers import Call, Handlers
+from asgi_gateway.ids import Ids
+from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
+from asgi_gateway.metrics import Metrics
+from asgi_gateway.routes import Match, Table
+from asgi_gateway.sampling import SWEEP_BUDGET, Sampling
+from asgi_gateway.sessions import Sessions
+from asgi_gateway.settings import Settings, memory_limit_bytes
+from asgi_gateway.store.memory import MemoryStore
+from asgi_gateway.store.states import State
+from asgi_gateway.upstream.catalog import Catalog
+from asgi_gateway.upstream.client import Client
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+_INTERNAL_ERROR: Final = Reply(500, b'{"detail":"an internal error of the gateway"}')
+
+
+class Gateway:
+    """An ASGI application; `inner` gets every path that the gateway does not own.
+
+    Two gateways in one process share nothing. One gateway belongs to one event loop.
+    """
+
+    def __init__(
+        self, settings: Settings, inner: App | None = None, *, clock: Clock | None = None
+    ) -> None:
+        self.settings = settings
+        self._inner = inner
+        self._clock = clock or SystemClock()
+        self._store = MemoryStore(
+            work_s=settings.upstream.read_timeout_s,
+            undelivered_s=settings.store.completed_ttl_s,
+            delivered_s=settings.store.retrieved_ttl_s,
+            max_in_flight=settings.store.max_in_flight,
+            max_bytes=settings.store.max_bytes or memory_limit_bytes() // 2,
+        )
+        self._client = Client(settings.upstream)
+        self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
+        self._metrics = Metrics()
+        self._sampling = Sampling(
+            settings=settings,
+            clock=self._clock,
+            store=self._store,
+            client=self._client,
+            ids=Ids(settings.id_key),
+            metrics=self._metrics,
+        )
+        self._sessions = Sessions(settings.session.timeout_s, settings.session.retention_s)
+        self._table = Table(
+            Handlers(
+                settings=settings,
+                clock=self._clock,
+                sampling=self._sampling,
+                sessions=self._sessions,
+                catalog=self._catalog,
+                metrics=self._metrics,
+            ),
+            settings.limits,
+        )
+        self._add_gauges()
+        self._ticker: asyncio.Task[None] | None = None
+        self._catalog_task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Gateway {self._store!r} {self._sessions!r}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            match = self._table.find(path_below_root(scope))
+            if match is not None:
+                await self._answer(match, scope, receive, send)
+            elif self._inner is not None:
+                await self._inner(scope, receive, send)
+            else:
+                await send_reply(send, error_reply(NotFound(f"no route {scope['path']!r:.200}")))
+        elif kind == "lifespan":
+            inner = InnerLifespan(self._inner, scope) if self._inner is not None else None
+            await serve_lifespan(receive, send, self.open, self.close, inner)
+        elif self._inner is not None:
+            await self._inner(scope, receive, send)
+        elif kind == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _answer(self, match: Match, scope: Scope, receive: Receive, send: Send) -> None:
+        route = match.route
+        try:
+            if self._ticker is None:
+                await self.open()  # a host that runs no lifespan for the apps it mounts
+            if scope["method"] != route.method:
+                raise WrongMethod(f"use {route.method}")
+            body = await read_body(scope, receive, route.body_cap_bytes)
+            reply = await route.handler(Call(scope, receive, body, match.tail))
+        except ClientGone:
+            return
+        except GatewayError as error:
+            reply = error_reply(error)
+            if isinstance(error, WrongMethod):
+                reply = reply._replace(headers=((b"allow", route.method.encode()),))
+        except Exception:
+            log.exception("bug while answering %s", scope["path"])
+            self._metrics.bugs += 1
+            reply = _INTERNAL_ERROR
+        await send_reply(send, reply, close=self._sampling.stopping)
+
+    # --- lifetime --------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start serving; does nothing where it is open already."""
+        if self._ticker is None:
+            self._client.open()
+            self._ticker = asyncio.create_task(self._tick_for_ever())
+            self._catalog_task = asyncio.create_task(self._catalog.refresh())
+
+    def stop_holding(self) -> None:
+        """The process is about to stop: answer parked polls and end their connections."""
+        self._sampling.stop_holding()
+
+    async def close(self) -> None:
+        """End all work and connections; unfinished samples answer 410 until the process is gone."""
+        ticker, self._ticker = self._ticker, None
+        if ticker is None:
+            return
+        tasks = [task for task in (ticker, self._catalog_task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._sampling.close()
+        await self._client.close()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Gateway"]:
+        """For hosts that do not run a mounted app's lifespan."""
+        await self.open()
+        try:
+            yield self
+        finally:
+            await self.close()
+
+    def tick(self) -> None:
+        """Everything that time alone does. Called ten times a second."""
+        now = self._clock.now()
+        self._sampling.tick(now)
+        for sampling_session in self._sessions.sweep(now, SWEEP_BUDGET).lapsed:
+            self._sampling.cancel_session(sampling_session.sampling_session_id)
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.tick()
+            except Exception:
+                log.exception("bug in the ticker")
+                self._metrics.bugs += 1
+
+    def _add_gauges(self) -> None:
+        store, gauge = self._store, self._metrics.gauge
+        gauge("samples_inflight", "Samples accepted and not settled.", lambda: store.in_flight)
+        gauge(
+            "samples_queued",
+            "Samples waiting for an upstream connection.",
+            lambda: store.counts[State.QUEUED],
+        )
+        gauge("samples_held", "Samples held in any state.", lambda: len(store))
+        gauge("polls_inflight", "Polls parked.", lambda: store.parked)
+        gauge("results_held_bytes", "Bytes of results held.", lambda: store.results_bytes)
+        gauge(
+            "charged_bytes", "Bytes counted against store.max_bytes.", lambda: store.charged_bytes
+        )
+        gauge("sessions", "Sessions known.", lambda: len(self._sessions))
+        gauge(
+            "late_events", "Lost races, such as a result after a cancel.", lambda: store.late_events
+        )

@@ -1,0 +1,135 @@
+"""Every error the gateway raises on purpose, and the HTTP status of those that reach a client.
+
+Two channels, never mixed: an error at the door is an HTTP status; a sample that failed is a
+*result*, delivered with status 200, an error text and a category. The status decides what the
+tinker SDK does next (408 repeats at once, 410 submits the sample again, 404 ends the caller's
+run), so each one here has a contract test against the real SDK.
+"""
+
+from typing import ClassVar, Literal
+
+Category = Literal["user", "server", "unknown"]
+
+
+class GatewayError(Exception):
+    """Root of all of them; `status` is the HTTP status where the error is an answer."""
+
+    status: ClassVar[int] = 500
+    retry_after_s: float | None = None
+
+
+# --- found at the door ---------------------------------------------------------------------------
+
+
+class RequestError(GatewayError):
+    """The caller's doing; a repeat of the same request fails the same way."""
+
+    status = 400
+
+
+class Malformed(RequestError):
+    """A value that cannot be used; the text names field, value and limit."""
+
+
+class NotFound(RequestError):
+    """An id or path that was never issued here. Fatal for the SDK: never for an id we issued."""
+
+    status = 404
+
+
+class WrongMethod(RequestError):
+    status = 405
+
+
+class TooLarge(RequestError):
+    status = 413
+
+
+class UnsupportedEncoding(RequestError):
+    status = 415
+
+
+class Unsupported(RequestError):
+    """Understood, and refused by name: this gateway or its upstream cannot do it."""
+
+    status = 422
+
+
+class Refusal(GatewayError):
+    """Nothing wrong with the request; not now."""
+
+
+class Overloaded(Refusal):
+    """The SDK takes 429 on a submit as back-pressure and repeats for ever."""
+
+    status = 429
+    retry_after_s = 1.0
+
+
+class Unready(Refusal):
+    """Something behind us does not answer yet, or we are draining."""
+
+    status = 503
+    retry_after_s = 1.0
+
+
+class Gone(GatewayError):
+    """An id that we issued and no longer hold: the SDK submits the sample again."""
+
+    status = 410
+
+
+# --- settles a sample; never raised into a handler ------------------------------------------------
+
+
+class UpstreamError(GatewayError):
+    """What came of a request to vLLM, other than an answer."""
+
+    category: Category = "server"
+
+
+class Unavailable(UpstreamError):
+    """The upstream did not take the request: it runs nowhere, so it may be sent again.
+
+    `retry_after_s` is the upstream's own wish, where it gave one.
+    """
+
+    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
+class StaleConnection(UpstreamError):
+    """A reused idle connection closed right after our write, before any byte of an answer."""
+
+
+class Interrupted(UpstreamError):
+    """Sent, and no whole answer came; vLLM may still be running it, so we do not run it again."""
+
+
+class EngineFault(UpstreamError):
+    """A JSON 500: the engine answered that it failed. Worth one more try."""
+
+
+class Rejected(UpstreamError):
+    """vLLM refused the request; a repeat cannot help."""
+
+    def __init__(self, text: str, category: Category) -> None:
+        super().__init__(text)
+        self.category = category
+
+
+class Unreadable(UpstreamError):
+    """A 2xx answer that does not parse or contradicts itself; nothing of it is delivered."""
+
+
+class MissingLogprobs(Unreadable):
+    """An answer without a logprob that was asked for; none is ever invented."""
+
+
+class Overdue(UpstreamError):
+    """The work clock ran out while the upstream was running the sample."""
+
+
+class IllegalTransition(GatewayError):
+    """A bug in the gateway: logged with the record, counted, and serving goes on."""

@@ -1,0 +1,54 @@
+"""Counters and gauges as plain integers, and their Prometheus text."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+PREFIX: Final = "asgi_gateway_"
+
+Samples = Iterable[tuple[Mapping[str, str], float]]
+
+
+class Metrics:
+    """Hot paths add to the counters; gauges are read from their owners when scraped."""
+
+    def __init__(self) -> None:
+        # Keys are label values; each set is small and fixed by the code that counts.
+        self.samples: Counter[str] = Counter()
+        self.polls: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.upstream: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self.bugs = 0
+        self._gauges: list[tuple[str, str, Callable[[], float]]] = []
+
+    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        self._gauges.append((name, text, read))
+
+    def render(self) -> bytes:
+        """The text exposition, format 0.0.4."""
+        lines: list[str] = []
+        for name, text, read in self._gauges:
+            _family(lines, name, "gauge", text, [({}, read())])
+        counters: tuple[tuple[str, str, str, Counter[str]], ...] = (
+            ("samples_total", "Samples settled, by outcome.", "outcome", self.samples),
+            ("polls_total", "Polls answered, by result.", "result", self.polls),
+            ("admission_rejected_total", "Submits refused, by status.", "reason", self.refusals),
+            ("upstream_requests_total", "Upstream requests, by outcome.", "code", self.upstream),
+            ("retries_total", "Samples sent upstream again, by reason.", "reason", self.retries),
+        )
+        for name, text, label, counter in counters:
+            values = [({label: key}, n) for key, n in sorted(counter.items())]
+            _family(lines, name, "counter", text, values)
+        _family(lines, "bugs_total", "counter", "Faults inside the gateway.", [({}, self.bugs)])
+        return ("\n".join(lines) + "\n").encode()
+
+
+def _family(lines: list[str], name: str, kind: str, text: str, values: Samples) -> None:
+    lines.append(f"# HELP {PREFIX}{name} {text}")
+    lines.append(f"# TYPE {PREFIX}{name} {kind}")
+    for labels, value in values:
+        shown = ",".join(f'{key}="{val}"' for key, val in labels.items())
+        lines.append(
+            f"{PREFIX}{name}{{{shown}}} {value:g}" if shown else f"{PREFIX}{name} {value:g}"
+        )

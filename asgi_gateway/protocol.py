@@ -1,0 +1,151 @@
+"""Every JSON message of the public API as a typed struct, and its decoder, built once.
+
+Tolerant where clients are old: unknown fields, explicit nulls and a missing `type` pass. A prompt's
+token array stays raw JSON: it is checked and spliced into the upstream's body as it is, so that no
+Python object per token is ever made.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from asgi_gateway.errors import Malformed
+
+# A Raw field cannot be optional in msgspec; an explicit null arrives as the text `null`.
+ABSENT: Final = msgspec.Raw()
+
+
+def given(raw: msgspec.Raw) -> bool:
+    """Whether a raw field was sent and is not null."""
+    return bytes(raw) not in (b"", b"null")
+
+
+class _Message(msgspec.Struct, gc=False):
+    pass
+
+
+class Chunk(_Message):
+    """One piece of a prompt; the kind is told by `type`, or by its keys where old SDKs omit it."""
+
+    type: str | None = None
+    tokens: msgspec.Raw = ABSENT
+    data: msgspec.Raw = ABSENT
+    location: msgspec.Raw = ABSENT
+    dmel: msgspec.Raw = ABSENT
+
+    def kind(self) -> str:
+        """encoded_text, image, image_asset_pointer, dmel, or what the client called it."""
+        if self.type is not None:
+            return self.type
+        if given(self.tokens):
+            return "encoded_text"
+        if given(self.data):
+            return "image"
+        if given(self.location):
+            return "image_asset_pointer"
+        return "dmel" if given(self.dmel) else "unknown"
+
+
+class Prompt(_Message):
+    chunks: list[Chunk]
+
+
+class SamplingParams(_Message):
+    """None means absent or null; `stop` distinguishes an empty list from nothing."""
+
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: str | list[str | int] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+class SampleRequest(_Message):
+    """`POST /api/v1/asample`. seq_id goes beyond 2^53 and is an exact integer."""
+
+    sampling_session_id: str
+    seq_id: int
+    prompt: Prompt
+    sampling_params: SamplingParams | None = None
+    num_samples: int | None = None
+    prompt_logprobs: bool | None = None
+    topk_prompt_logprobs: int | None = None
+    topk_sample_logprobs: int | None = None
+    prompt_logprobs_last_n: int | None = None
+    target_prompt_logprobs: msgspec.Raw = ABSENT
+    prompt_alt_tokens_k: int | None = None
+    record_stability_info: bool | None = None
+
+
+class RetrieveFuture(_Message):
+    request_id: str
+    allow_metadata_only: bool | None = None
+
+
+class ClientConfig(_Message):
+    sdk_version: str | None = None
+
+
+class CreateSession(_Message):
+    tags: list[str] | None = None
+    user_metadata: dict[str, Any] | None = None
+    sdk_version: str | None = None
+    project_id: str | None = None
+    display_name: str | None = None
+
+
+class CreateSamplingSession(_Message):
+    session_id: str
+    sampling_session_seq_id: int
+    base_model: str | None = None
+    model_path: str | None = None
+
+
+class Heartbeat(_Message):
+    session_id: str
+
+
+class FinishReason(_Message):
+    type: str
+
+
+class FinishSession(_Message):
+    reason: FinishReason | None = None
+    detail: str | None = None
+
+
+class SupportedModel(_Message, omit_defaults=True):
+    model_name: str
+    max_context_length: int | None = None
+    sampleable: bool | None = None
+    trainable: bool | None = None
+
+
+class Capabilities(_Message):
+    supported_models: list[SupportedModel]
+
+
+class Sampler(_Message, omit_defaults=True):
+    sampler_id: str
+    base_model: str
+    model_path: str | None = None
+
+
+encode = msgspec.json.Encoder().encode
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Decodes one type of body; every way of being bad input becomes Malformed."""
+
+    decoder: msgspec.json.Decoder[Any]
+
+    def __call__(self, body: bytes) -> Any:
+        try:
+            return self.decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            raise Malformed(str(error)) from None
+        except UnicodeDecodeError:
+            raise Malformed("the body is not UTF-8") from None
+        except RecursionError:
+            raise Malformed("the body is nested too deeply") from None

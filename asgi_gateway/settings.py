@@ -1,0 +1,237 @@
+"""Settings: one frozen tree, filled from flags, environment, file and defaults, in that order.
+
+The only module that reads the environment. `docs/settings.md` lists what each field means to an
+operator; the comments here say why a default is what it is.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+ENVIRONMENT_PREFIX: Final = "ASGI_GATEWAY_"
+FILE_VARIABLE: Final = "ASGI_GATEWAY_CONFIG"
+SECRETS: Final = frozenset({"id_key"})
+
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the configuration file."""
+
+
+class ServerSettings(_Section, frozen=True, kw_only=True):
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    # Above the idle time of common pools (the SDK's transport keeps 90 s), so that the client and
+    # not the server ends an idle connection and no request meets a closing socket.
+    keepalive_s: Positive = 100.0
+    backlog: Count = 65_535
+
+
+class UpstreamSettings(_Section, frozen=True, kw_only=True):
+    urls: tuple[str, ...] = ()
+    max_connections: Count = 2048
+    connect_timeout_s: Positive = 60.0
+    # No byte for so long ends a run, and so does its whole work clock.
+    read_timeout_s: Positive = 2048.0
+    # vLLM closes an idle connection after 5 s; reusing it then loses the request.
+    keepalive_s: NotNegative = 4.0
+    unavailable_grace_s: NotNegative = 300.0
+    read_retries: Annotated[int, Meta(ge=0)] = 0
+    affinity: Literal["sample", "session", "none"] = "sample"
+
+
+class StoreSettings(_Section, frozen=True, kw_only=True):
+    completed_ttl_s: Positive = 2048.0
+    # Longer than the worst gap between two polls: 45 s limit and 30 s back-off, twice.
+    retrieved_ttl_s: Positive = 300.0
+    max_in_flight: Count = 262_144
+    # Half the memory limit of the container or machine where not given.
+    max_bytes: Annotated[int, Meta(ge=1)] | None = None
+
+
+class PollSettings(_Section, frozen=True, kw_only=True):
+    # The SDK gives a poll 45 s and common proxies cut at 60.
+    hold_s: Annotated[float, Meta(gt=0, le=40)] = 30.0
+    # Bounds how long one turn of the event loop may be when many polls end at once.
+    wakes_per_turn: Count = 128
+
+
+class SessionSettings(_Section, frozen=True, kw_only=True):
+    timeout_s: Positive = 300.0
+    retention_s: Positive = 86_400.0
+
+
+class ClientSettings(_Section, frozen=True, kw_only=True):
+    """What `client/config` and `client/dynamic_config` tell the SDK."""
+
+    sample_max_concurrent_requests: Count = 2000
+    sample_dispatch_bytes_semaphore_size: Count = 10 << 20
+    inflight_response_bytes_semaphore_size: Count = 50 << 20
+    refresh_interval_sec: Count = 300
+
+
+class ModelSettings(_Section, frozen=True, kw_only=True):
+    # Names that clients may ask for: NAME, or NAME=UPSTREAM_NAME where the two differ.
+    base: tuple[str, ...] = ()
+    # Where the upstream does not say its own.
+    max_context_length: Count | None = None
+
+
+class LimitSettings(_Section, frozen=True, kw_only=True):
+    """Largest request bodies in bytes; 413 beyond."""
+
+    asample_body_bytes: Count = 32 << 20
+    telemetry_body_bytes: Count = 256 << 10
+    body_bytes: Count = 64 << 10
+
+
+class Settings(_Section, frozen=True, kw_only=True):
+    server: ServerSettings = ServerSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
+    store: StoreSettings = StoreSettings()
+    poll: PollSettings = PollSettings()
+    session: SessionSettings = SessionSettings()
+    client: ClientSettings = ClientSettings()
+    models: ModelSettings = ModelSettings()
+    limits: LimitSettings = LimitSettings()
+    missing_logprobs: Literal["fail", "nan"] = "fail"
+    # Secret of the MAC in request ids; a random one per process where not given.
+    id_key: Annotated[str, Meta(min_length=16)] | None = None
+
+
+class SettingsError(ValueError):
+    """Every problem that was found, one line each."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """Effective settings and where each field came from: its path -> flag, environment, file."""
+
+    settings: Settings
+    sources: dict[str, str]
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+) -> Loaded:
+    """Merge the sources; a later one of default, file, environment, flag wins field by field.
+
+    Args:
+        flags: dotted path -> value, e.g. {"upstream.urls": ["http://h:8001"]}; None is not given.
+        environ: the process environment where not given.
+        file: a TOML file; ASGI_GATEWAY_CONFIG where not given.
+
+    Raises:
+        SettingsError: unknown names, wrong types and values out of range, all at once.
+    """
+    environ = os.environ if environ is None else environ
+    file = file or environ.get(FILE_VARIABLE) or None
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    layers: list[tuple[str, Iterable[tuple[str, Any]]]] = [
+        ("file", _from_file(Path(file), problems) if file else ()),
+        ("environment", _from_environment(environ)),
+        ("flag", [(path, value) for path, value in (flags or {}).items() if value is not None]),
+    ]
+    fields = dict(leaves(Settings))
+    for source, items in layers:
+        for path, raw in items:
+            if path not in fields:
+                problems.append(f"{source}: unknown setting {path}{_hint(path, fields)}")
+                continue
+            try:
+                value = _convert(raw, fields[path])
+            except msgspec.ValidationError as error:
+                problems.append(f"{source}: {path} = {_shown(path, raw)}: {error}")
+                continue
+            values[path], sources[path] = value, source
+    if problems:
+        raise SettingsError(problems)
+    return Loaded(_build(values), sources)
+
+
+def leaves(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and type of every field below a section."""
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            yield from leaves(hint, f"{prefix}{name}.")
+        else:
+            yield prefix + name, hint
+
+
+def _from_file(path: Path, problems: list[str]) -> list[tuple[str, Any]]:
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        problems.append(f"file: cannot read {path}: {error.strerror}")
+        return []
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.append(f"file: {path} is not TOML: {error}")
+        return []
+    return list(_flatten(table))
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for name, value in environ.items():
+        if name.startswith(ENVIRONMENT_PREFIX) and name != FILE_VARIABLE:
+            yield name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", "."), value
+
+
+def _convert(raw: Any, kind: Any) -> Any:
+    """Text from the environment is read as the field's type; lists are separated by commas."""
+    if isinstance(raw, str) and "tuple" in str(kind):
+        raw = [part.strip() for part in raw.split(",") if part.strip()]
+    return msgspec.convert(raw, kind, strict=not isinstance(raw, str))
+
+
+def _hint(path: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(path, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _shown(path: str, raw: Any) -> str:
+    return "(hidden)" if path in SECRETS else repr(raw)
+
+
+def _build(values: Mapping[str, Any]) -> Settings:
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        section, _, name = path.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[name] = value
+    return msgspec.convert(tree, Settings)
+
+
+def memory_limit_bytes() -> int:
+    """The cgroup's memory limit where one is set, else the machine's physical memory, in bytes."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [physical]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limits.append(int(Path(path).read_text()))
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+    return min(limits)

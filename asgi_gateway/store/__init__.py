@@ -1,0 +1,1 @@
+"""The store: records of samples and the verbs that change them."""

@@ -1,0 +1,1 @@
+"""Everything that faces vLLM or vllm-router."""

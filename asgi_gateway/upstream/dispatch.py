@@ -1,0 +1,108 @@
+"""The waiting line in front of the connection budget.
+
+A queued sample is an entry in a deque and nothing else: no task, no timer, no event. When a
+connection is free and the answer has room, it becomes RUNNING and gets its one task.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from asgi_gateway.clock import Clock
+from asgi_gateway.store.memory import MemoryStore
+from asgi_gateway.store.records import Record
+from asgi_gateway.store.states import State
+from asgi_gateway.upstream.client import Exchange
+
+Run = Callable[[Record, Exchange], Coroutine[Any, Any, None]]
+
+
+class Dispatch:
+    """Starts queued records within `max_connections`; `run` settles its record on every path."""
+
+    def __init__(self, store: MemoryStore, clock: Clock, max_connections: int, run: Run) -> None:
+        self._store = store
+        self._clock = clock
+        self._max_connections = max_connections
+        self._run = run
+        self._waiting: deque[Record] = deque()
+        self._delayed: list[tuple[float, int, Record]] = []
+        self._order = itertools.count()
+        self._running: dict[Record, Exchange] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dispatch {len(self._running)} running, {len(self._waiting)} waiting,"
+            f" {len(self._delayed)} delayed>"
+        )
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def enqueue(self, record: Record, *, first: bool = False) -> None:
+        """Put a QUEUED record in line, at its end or, to be tried again at once, at its head."""
+        if first:
+            self._waiting.appendleft(record)
+        else:
+            self._waiting.append(record)
+        self.pump()
+
+    def enqueue_later(self, record: Record, not_before: float) -> None:
+        """Put a QUEUED record in line at a time of the monotonic clock, by the next tick after."""
+        heapq.heappush(self._delayed, (not_before, next(self._order), record))
+
+    def tick(self, now: float) -> None:
+        """Let the delayed whose time has come join the line."""
+        while self._delayed and self._delayed[0][0] <= now:
+            self._waiting.append(heapq.heappop(self._delayed)[2])
+        self.pump()
+
+    def pump(self) -> None:
+        """Start waiting records while connections and bytes last."""
+        while self._waiting and len(self._running) < self._max_connections and not self._closed:
+            record = self._waiting[0]
+            if record.state is not State.QUEUED:  # cancelled or evicted while it waited
+                self._waiting.popleft()
+                continue
+            if not self._store.has_room(record):
+                return
+            self._waiting.popleft()
+            if self._store.start(record, self._clock.now()):
+                self._begin(record)
+
+    def abort(self, record: Record) -> None:
+        """End the upstream request of a record, if it has one; the record is settled elsewhere."""
+        exchange = self._running.get(record)
+        if exchange is not None:
+            exchange.abort()
+
+    async def close(self) -> None:
+        """Start nothing more, abort what runs and wait until its tasks are gone."""
+        self._closed = True
+        exchanges = list(self._running.values())
+        for exchange in exchanges:
+            exchange.abort()
+        tasks = [exchange.task for exchange in exchanges if exchange.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        self._waiting.clear()
+        self._delayed.clear()
+
+    def _begin(self, record: Record) -> None:
+        exchange = Exchange()
+        self._running[record] = exchange
+        exchange.task = asyncio.create_task(self._run(record, exchange))
+        exchange.task.add_done_callback(lambda task: self._ended(record, exchange, task))
+
+    def _ended(self, record: Record, exchange: Exchange, task: "asyncio.Task[None]") -> None:
+        # A record that went back in line in its last step may be running again already.
+        if self._running.get(record) is exchange:
+            del self._running[record]
+        if not task.cancelled():
+            task.exception()  # run() logs its own; retrieved here so that asyncio does not again
+        self.pump()

@@ -1,0 +1,77 @@
+"""What an HTTP answer of vLLM or vllm-router means. Pure; one table for every transport.
+
+| answer                                   | meaning                                           |
+|------------------------------------------|---------------------------------------------------|
+| 2xx                                      | a completion, if it decodes                       |
+| 408, 429, 503                            | Unavailable: not run, wait (Retry-After respected)|
+| JSON 500                                 | EngineFault: one more try                         |
+| plain-text 500 (the router's), other 5xx | Interrupted: may be running, not run again        |
+| 401, 403, 405, 415, 3xx                  | Rejected, category server: the operator's to fix  |
+| 400 "Out of range float values"          | Rejected, category server: vLLM met NaN           |
+| other 4xx                                | Rejected, category user, with the upstream's text |
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from asgi_gateway.errors import EngineFault, Interrupted, Rejected, Unavailable, UpstreamError
+
+MAX_TEXT_CHARACTERS: Final = 1000
+_UNAVAILABLE: Final = frozenset({408, 429, 503})
+_OPERATORS: Final = frozenset({401, 403, 405, 415})
+_NAN_MARK: Final = "Out of range float values"
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]+")
+
+
+def judge(status: int, body: bytes, retry_after: str | None = None) -> UpstreamError | None:
+    """The error that an answer stands for, or None where it is a completion to decode."""
+    if 200 <= status < 300:
+        return None
+    text = error_text(body)
+    shown = f"the upstream answered {status}: {text}" if text else f"the upstream answered {status}"
+    if status in _UNAVAILABLE:
+        return Unavailable(shown, _seconds(retry_after))
+    if status == 500 and _is_json_object(body):
+        return EngineFault(shown)
+    if status >= 500:
+        return Interrupted(shown)
+    if status in _OPERATORS or status < 400 or (status == 400 and _NAN_MARK in text):
+        return Rejected(shown, "server")
+    return Rejected(shown, "user")
+
+
+def error_text(body: bytes) -> str:
+    """The message of an error body, OpenAI's, FastAPI's or plain, on one line and bounded."""
+    text: object = None
+    try:
+        parsed = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        parsed = None
+    if isinstance(parsed, dict):
+        error = parsed.get("error", parsed.get("detail"))
+        text = error.get("message") if isinstance(error, dict) else error
+    if not isinstance(text, str):
+        text = body[: 4 * MAX_TEXT_CHARACTERS].decode("utf-8", "replace")
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """`text` without control characters, cut to MAX_TEXT_CHARACTERS."""
+    return _UNPRINTABLE.sub(" ", text).strip()[:MAX_TEXT_CHARACTERS]
+
+
+def _is_json_object(body: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(body), dict)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Retry-After in its seconds form; the date form is not used by any upstream seen."""
+    try:
+        return max(0.0, float(retry_after)) if retry_after else None
+    except ValueError:
+        return None
