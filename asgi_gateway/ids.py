@@ -27,7 +27,7 @@ class Ids:
 
     def __init__(self, key: str | None = None) -> None:
         self._shared_key = key is not None
-        self._key = hashlib.sha256(key.encode()).digest() if key else secrets.token_bytes(32)
+        self._key = secrets.token_bytes(32) if key is None else hashlib.sha256(key.encode()).digest()
         self.epoch = secrets.token_hex(5)
         self._counter = itertools.count()
 

@@ -32,20 +32,23 @@ MissingPolicy = Literal["fail", "nan"]
 # A kept parser holds up to 3.5 times its largest body.
 _KEEP_PARSER_BELOW_BYTES: Final = 4 << 20
 _MAX_INT32: Final = 2**31 - 1
+_MAX_DIGITS: Final = 10
 _TOKEN_ID_PREFIX: Final = "token_id:"
 
 _STOP_REASONS: Final = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
 
 # pysimdjson says INCORRECT_TYPE with TypeError, NO_SUCH_FIELD with KeyError, a malformed document
-# with ValueError or RuntimeError; a scalar where an object should be has none of its attributes.
+# with ValueError or RuntimeError; a scalar where an object should be has none of its attributes; a
+# number beyond float32 is a FloatingPointError.
 _PARSER_ERRORS: Final = (
     ValueError,
     TypeError,
     LookupError,
     RuntimeError,
-    OverflowError,
+    ArithmeticError,
     AttributeError,
 )
+_EXCERPT_BYTES: Final = 80
 
 
 class Decoder:
@@ -65,9 +68,14 @@ class Decoder:
         """
         parser, self._parser = self._parser or simdjson.Parser(), None
         try:
-            arrays = _answer(parser.parse(body), want, prompt_tokens, self._missing)
+            # A float64 that float32 cannot hold would become an infinity with a warning.
+            with np.errstate(over="raise"):
+                arrays = _answer(parser.parse(body), want, prompt_tokens, self._missing)
         except _PARSER_ERRORS as error:
-            raise Unreadable(f"the upstream's answer does not parse: {error}") from error
+            raise Unreadable(
+                f"the upstream's answer does not parse: {error}"
+                f" (it begins {body[:_EXCERPT_BYTES]!r})"
+            ) from error
         # Not after an exception: its traceback holds proxies of the document, and a parser refuses
         # to parse again while one lives.
         if len(body) < _KEEP_PARSER_BELOW_BYTES:
@@ -93,13 +101,13 @@ def _in_order(choices: Any, expected: int) -> list[Any]:
     """The choices by their `index`, which must be 0 to expected - 1, each once."""
     if len(choices) < expected:
         raise Interrupted(f"the upstream sent {len(choices)} choices of {expected}")
-    if expected == 1 and len(choices) == 1:
-        return [choices[0]]
-    by_index = {choice["index"]: choice for choice in choices}
+    by_index: dict[int, Any] = {}
+    for choice in choices:
+        by_index[_integer(choice["index"])] = choice
     if len(choices) != expected or by_index.keys() != set(range(expected)):
         raise Unreadable(
-            f"the upstream's choices are numbered {sorted(map(str, by_index))[:8]}"
-            f" ({len(choices)} of them), not 0 to {expected - 1}"
+            f"the upstream sent {len(choices)} choices numbered {sorted(by_index)[:8]},"
+            f" not 0 to {expected - 1}"
         )
     return [by_index[index] for index in range(expected)]
 
@@ -110,36 +118,52 @@ def _sequence(choice: Any, topk: int, missing: MissingPolicy) -> Sequence:
     if stop_reason is None:
         raise Interrupted(f"the upstream ended a choice with finish_reason {reason!r:.40}")
     tokens = _tokens(_required(choice, "token_ids"))
-    logprobs_object = choice["logprobs"]
-    if logprobs_object is None:
-        if tokens.size and missing == "fail":
-            raise MissingLogprobs(f"logprobs is null for {tokens.size} tokens")
+    answer = choice.get("logprobs")
+    values = answer.get("token_logprobs") if answer is not None else None
+    if values is None:
+        if tokens.size:
+            _absent(missing, f"there are no logprobs for {tokens.size} tokens")
         return Sequence(stop_reason, tokens, np.full(tokens.size, np.nan, np.float32))
-    logprobs = _logprobs(logprobs_object["token_logprobs"], missing)
+    logprobs = _logprobs(values, missing)
     if logprobs.size != tokens.size:
         kind = MissingLogprobs if logprobs.size < tokens.size else Unreadable
         raise kind(f"token_ids has {tokens.size} entries, token_logprobs {logprobs.size}")
     alternatives = None
     if topk:
-        alternatives = _sampled_topk(logprobs_object["top_logprobs"], tokens.size, topk)
+        alternatives = _sampled_topk(answer.get("top_logprobs"), tokens.size, topk, missing)
     return Sequence(stop_reason, tokens, logprobs, alternatives)
 
 
 def _required(choice: Any, field: str) -> Any:
-    value = choice[field]
+    value = choice.get(field)
     if value is None:
-        raise Unreadable(f"{field} is null")
+        raise Unreadable(f"{field} is missing")
     return value
+
+
+def _absent(missing: MissingPolicy, text: str) -> None:
+    """What to do where the upstream gives no logprob: raise, or leave NaN for the operator."""
+    if missing == "fail":
+        raise MissingLogprobs(text)
 
 
 def _tokens(array: Any) -> Int32s:
     wide = np.frombuffer(array.as_buffer(of_type="i"), np.int64)
-    if wide.size != len(array):
-        # as_buffer flattens nested arrays without a word
-        raise Unreadable("token_ids is a nested array")
+    _flat("token_ids", array, wide.size)
     if wide.size and (int(wide.min()) < 0 or int(wide.max()) > _MAX_INT32):
         raise Unreadable(f"a token id is outside 0 to {_MAX_INT32}")
     return wide.astype(np.int32)
+
+
+def _flat(field: str, array: Any, size: int) -> None:
+    """Refuse a nested array, which as_buffer flattens without a word.
+
+    Lengths tell, but for a list of one-element lists, which its first element tells. What is left
+    (such as [1, [2]]) has the right values in the right order; looking at every element for that
+    would cost a fifth of the whole decoding.
+    """
+    if size != len(array) or (size and not isinstance(array[0], (int, float))):
+        raise Unreadable(f"{field} is a nested array")
 
 
 def _logprobs(array: Any, missing: MissingPolicy) -> Float32s:
@@ -147,16 +171,13 @@ def _logprobs(array: Any, missing: MissingPolicy) -> Float32s:
         wide = np.frombuffer(array.as_buffer(of_type="d"), np.float64)
     except TypeError:
         return _logprobs_with_nulls(array, missing)
-    if wide.size != len(array):
-        raise Unreadable("token_logprobs is a nested array")
+    _flat("token_logprobs", array, wide.size)
     return wide.astype(np.float32)
 
 
 def _logprobs_with_nulls(array: Any, missing: MissingPolicy) -> Float32s:
     values = [_logprob(value) for value in array]
-    nulls = values.count(None)
-    if missing == "fail":
-        raise MissingLogprobs(f"{nulls} of {len(values)} token_logprobs are null")
+    _absent(missing, f"{values.count(None)} of {len(values)} token_logprobs are null")
     return np.array([np.nan if value is None else value for value in values], np.float32)
 
 
@@ -166,13 +187,29 @@ def _logprob(value: Any) -> float | None:
     raise Unreadable(f"a logprob is a {type(value).__name__}")
 
 
-def _sampled_topk(rows: Any, length: int, k: int) -> Topk:
+def _integer(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise Unreadable(f"an index or rank is a {type(value).__name__}")
+
+
+def _sampled_topk(rows: Any, length: int, k: int, missing: MissingPolicy) -> Topk | None:
     """Rows of `{"token_id:N": logprob}`, best first; the sampled token may be an extra entry."""
+    if rows is None:
+        _absent(missing, "top_logprobs is null")
+        return None
     if len(rows) != length:
         raise Unreadable(f"top_logprobs has {len(rows)} rows for {length} tokens")
     tokens, logprobs = _empty_topk(length, k)
     for position, row in enumerate(rows):
-        cells = [(_token_id(key), _number(value)) for key, value in row.items()]
+        if row is None:
+            _absent(missing, f"top_logprobs is null at position {position}")
+            continue
+        cells = [
+            (_token_id(key), logprob)
+            for key, value in row.as_dict().items()
+            if (logprob := _cell(value, missing)) is not None
+        ]
         _fill_row(tokens[position], logprobs[position], cells, k, rank=lambda cell: -cell[1])
     return Topk(tokens, logprobs)
 
@@ -184,17 +221,21 @@ def _token_id(key: str) -> int:
 
 
 def _as_token(digits: str) -> int:
+    # int() would take signs, blanks, underscores and other scripts' digits too.
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
+        raise Unreadable("a key of a top-k row is not a token id")
     token = int(digits)
-    if not 0 <= token <= _MAX_INT32:
+    if token > _MAX_INT32:
         raise Unreadable(f"a token id is outside 0 to {_MAX_INT32}")
     return token
 
 
-def _number(value: Any) -> float:
-    number = _logprob(value)
-    if number is None:
-        raise MissingLogprobs("a top-k logprob is null")
-    return number
+def _cell(value: Any, missing: MissingPolicy) -> float | None:
+    """The logprob of a top-k cell; None for one that is left out, and so padded."""
+    logprob = _logprob(value)
+    if logprob is None:
+        _absent(missing, "a top-k logprob is null")
+    return logprob
 
 
 def _prompt(
@@ -205,9 +246,12 @@ def _prompt(
     vLLM gives null for the first position and then an object per position, keyed by token id; the
     prompt's own token is always among the entries and may be beyond the k best.
     """
-    rows = choice["prompt_logprobs"]
+    rows = choice.get("prompt_logprobs")
+    logprobs = np.full(prompt_tokens, np.nan, np.float32)
     if rows is None:
-        raise MissingLogprobs("prompt_logprobs is null")
+        if prompt_tokens > 1:
+            _absent(missing, "prompt_logprobs is null")
+        return logprobs, None
     own = _tokens(_required(choice, "prompt_token_ids"))
     if len(rows) != prompt_tokens or own.size != prompt_tokens:
         raise Unreadable(
@@ -215,7 +259,6 @@ def _prompt(
             f" for a prompt of {prompt_tokens}"
         )
     k = want.prompt_topk
-    logprobs = np.full(prompt_tokens, np.nan, np.float32)
     topk = _empty_topk(prompt_tokens, k) if k else None
     # The first position has no logprob; earlier ones than the last N were not asked for.
     first = max(1, prompt_tokens - want.prompt_last) if want.prompt_last else 1
@@ -223,26 +266,29 @@ def _prompt(
         if position < first:
             continue
         if row is None:
-            if missing == "fail":
-                raise MissingLogprobs(f"prompt_logprobs is null at position {position}")
+            _absent(missing, f"prompt_logprobs is null at position {position}")
             continue
         entries = row.as_dict()
         own_entry = entries.get(str(own[position]))
-        if own_entry is None or own_entry["logprob"] is None:
-            if missing == "fail":
-                raise MissingLogprobs(f"no logprob of the prompt's token at position {position}")
+        logprob = None if own_entry is None else _logprob(own_entry["logprob"])
+        if logprob is None:
+            _absent(missing, f"no logprob of the prompt's token at position {position}")
         else:
-            logprobs[position] = _number(own_entry["logprob"])
+            logprobs[position] = logprob
         if topk is not None:
-            _fill_row(topk[0][position], topk[1][position], _ranked(entries, k), k, rank=_by_rank)
+            cells = _ranked(entries, k, missing)
+            _fill_row(topk[0][position], topk[1][position], cells, k, rank=_by_rank)
     return logprobs, Topk(*topk) if topk is not None else None
 
 
-def _ranked(entries: dict[str, dict[str, Any]], k: int) -> list[tuple[int, float, int]]:
+def _ranked(
+    entries: dict[str, dict[str, Any]], k: int, missing: MissingPolicy
+) -> list[tuple[int, float, int]]:
     """(token, logprob, rank) of the entries that are among the k best."""
     cells = [
-        (_as_token(key), _number(entry["logprob"]), int(entry["rank"]))
+        (_as_token(key), logprob, _integer(entry["rank"]))
         for key, entry in entries.items()
+        if (logprob := _cell(entry["logprob"], missing)) is not None
     ]
     return [cell for cell in cells if cell[2] <= k]
 
@@ -270,8 +316,8 @@ def _cache_hits(doc: Any, prompt_tokens: int) -> int:
     It does not say for this prompt where several prompts went in one request: the usage sums them.
     """
     usage = doc.get("usage")
-    details = usage.get("prompt_tokens_details") if usage is not None else None
-    cached = details.get("cached_tokens") if details is not None else None
-    if not isinstance(cached, int) or not 0 <= cached <= prompt_tokens:
+    if usage is None or usage.get("prompt_tokens") != prompt_tokens:
         return 0
-    return cached
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if details is not None else None
+    return cached if type(cached) is int and 0 <= cached <= prompt_tokens else 0

@@ -1,0 +1,89 @@
+"""Checks the docs: links lead somewhere, examples are tested ones, settings have their defaults.
+
+Run by `make check`. Prints every problem and exits 1, or nothing and exits 0.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from asgi_gateway.settings import Settings, leaves
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+\s+(.*)$", re.MULTILINE)
+CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SETTING = re.compile(r"^\| `([a-z_.]+)` \| `([^`]*)` \|", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as the anchors that a forge makes of them."""
+    text = FENCE.sub("", page.read_text())
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in HEADING.findall(text)
+    }
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if not path.exists():
+            yield f"{page.relative_to(ROOT)}: no file {target}"
+        elif anchor and path.suffix == ".md" and anchor not in anchors(path):
+            yield f"{page.relative_to(ROOT)}: no heading for {target}"
+
+
+def wrong_code(page: Path) -> Iterator[str]:
+    """Python that does not compile, and a README snippet other than the tested example."""
+    blocks = CODE.findall(page.read_text())
+    for block in blocks:
+        try:
+            compile(block, str(page), "exec", flags=0x2000)  # allows top-level await
+        except SyntaxError as error:
+            yield f"{page.relative_to(ROOT)}: an example does not compile: {error}"
+    if page.name == "README.md" and (ROOT / "examples/sample.py").read_text() not in blocks:
+        yield "README.md: the snippet is not examples/sample.py"
+
+
+def wrong_settings(page: Path) -> Iterator[str]:
+    """Settings whose row is missing from the reference, stale, or has another default."""
+    if page.name != "settings.md":
+        return
+    documented = dict(SETTING.findall(page.read_text()))
+    actual = {path: repr(default_of(path)).replace("'", '"') for path, _ in leaves(Settings)}
+    for path in sorted(documented.keys() | actual.keys()):
+        if documented.get(path) != actual.get(path):
+            yield (
+                f"docs/settings.md: {path} is documented as {documented.get(path)},"
+                f" its default is {actual.get(path)}"
+            )
+
+
+def default_of(path: str) -> object:
+    value: object = Settings()
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def main() -> int:
+    problems = [problem for page in pages() for check in CHECKS for problem in check(page)]
+    for problem in problems:
+        sys.stderr.write(problem + "\n")
+    return 1 if problems else 0
+
+
+CHECKS = (broken_links, wrong_code, wrong_settings)
+
+if __name__ == "__main__":
+    raise SystemExit(main())
