@@ -8,6 +8,7 @@ from typing import Final
 
 from asgi_gateway.asgi import (
     App,
+    Call,
     ClientGone,
     Receive,
     Reply,
@@ -20,7 +21,8 @@ from asgi_gateway.asgi import (
 )
 from asgi_gateway.clock import Clock, SystemClock
 from asgi_gateway.errors import GatewayError, NotFound, WrongMethod
-from asgi_gateway.handlers import Call, Handlers
+from asgi_gateway.handlers import SamplingHandlers
+from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
 from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
 from asgi_gateway.metrics import Metrics
@@ -71,13 +73,22 @@ class Gateway:
         )
         self._sessions = Sessions(settings.session.timeout_s, settings.session.retention_s)
         self._table = Table(
-            Handlers(
-                settings=settings,
+            SamplingHandlers(
                 clock=self._clock,
                 sampling=self._sampling,
                 sessions=self._sessions,
                 catalog=self._catalog,
                 metrics=self._metrics,
+                inline_bytes=settings.poll.inline_bytes,
+            ),
+            HandshakeHandlers(
+                clock=self._clock,
+                sampling=self._sampling,
+                sessions=self._sessions,
+                catalog=self._catalog,
+                metrics=self._metrics,
+                client=settings.client,
+                journaled=False,
             ),
             settings.limits,
         )
@@ -126,7 +137,7 @@ class Gateway:
             log.exception("bug while answering %s", scope["path"])
             self._metrics.bugs += 1
             reply = _INTERNAL_ERROR
-        await send_reply(send, reply, close=self._sampling.stopping)
+        await send_reply(send, reply, close=self._sampling.delivery.stopping)
 
     # --- lifetime --------------------------------------------------------------------------------
 
@@ -139,7 +150,7 @@ class Gateway:
 
     def stop_holding(self) -> None:
         """The process is about to stop: answer parked polls and end their connections."""
-        self._sampling.stop_holding()
+        self._sampling.delivery.stop_holding()
 
     async def close(self) -> None:
         """End all work and connections; unfinished samples answer 410 until the process is gone."""
@@ -167,7 +178,7 @@ class Gateway:
         now = self._clock.now()
         self._sampling.tick(now)
         for sampling_session in self._sessions.sweep(now, SWEEP_BUDGET).lapsed:
-            self._sampling.cancel_session(sampling_session.sampling_session_id)
+            self._sampling.end_session(sampling_session.sampling_session_id, finished=False)
 
     async def _tick_for_ever(self) -> None:
         while True:

@@ -33,8 +33,24 @@ class Reply(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
+class Call(msgspec.Struct, gc=False):
+    """One request as a handler sees it; `tail` is what the path has after the route's prefix."""
+
+    scope: Scope
+    receive: Receive
+    body: bytes
+    tail: str
+
+
 class ClientGone(Exception):
     """The client hung up before its request was complete; nobody is there to be answered."""
+
+
+EMPTY: Final = Reply(200, b"{}")
+
+
+def json_reply(value: object) -> Reply:
+    return Reply(200, msgspec.json.encode(value))
 
 
 async def read_body(scope: Scope, receive: Receive, cap_bytes: int) -> bytes:
@@ -115,6 +131,10 @@ class Waker:
 
     def __init__(self) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def woken(self) -> bool:
+        return self.future.done()
 
     def wake(self, _: object = None) -> None:
         if not self.future.done():

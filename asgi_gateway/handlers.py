@@ -1,74 +1,52 @@
-"""One short coroutine per route: decode, call, reply. Decisions live below, sockets above."""
+"""The sampling routes, one short coroutine each: decode, call, reply.
+
+Decisions live below, sockets above. The other routes are in `handshake`.
+"""
 
 from typing import Final
 
-import msgspec
-
 from asgi_gateway import protocol
-from asgi_gateway.asgi import PROTOBUF, TEXT, Peer, Receive, Reply, Scope, error_reply, header
+from asgi_gateway.asgi import (
+    EMPTY,
+    PROTOBUF,
+    Call,
+    Peer,
+    Reply,
+    Scope,
+    error_reply,
+    header,
+    json_reply,
+)
 from asgi_gateway.clock import Clock
-from asgi_gateway.errors import Gone, Refusal, Unready
+from asgi_gateway.delivery import Outcome
+from asgi_gateway.errors import Gone, Malformed, Refusal
 from asgi_gateway.metrics import Metrics
-from asgi_gateway.protocol import Reader
-from asgi_gateway.sampling import Outcome, Sampling
-from asgi_gateway.sessions import Sessions
-from asgi_gateway.settings import Settings
+from asgi_gateway.protocol import reader
+from asgi_gateway.sampling import Sampling
+from asgi_gateway.sessions import CALLER, Sessions
+from asgi_gateway.store.completions import Completion
 from asgi_gateway.store.records import Record
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.request import EMPTY_STOP_SINCE, build
 
-OK: Final = Reply(200, b'{"status":"ok"}')
-EMPTY: Final = Reply(200, b"{}")
-ACCEPTED: Final = Reply(200, b'{"status":"accepted"}')
-# One caller until API keys exist; ids and sessions are already bound to it.
-CALLER: Final = "default"
 
-
-class Call(msgspec.Struct, gc=False):
-    """One request as a handler sees it; `tail` is what the path has after the route's prefix."""
-
-    scope: Scope
-    receive: Receive
-    body: bytes
-    tail: str
-
-
-class Handlers:
+class SamplingHandlers:
     def __init__(
         self,
         *,
-        settings: Settings,
         clock: Clock,
         sampling: Sampling,
         sessions: Sessions,
         catalog: Catalog,
         metrics: Metrics,
+        inline_bytes: int,
     ) -> None:
         self._clock = clock
         self._sampling = sampling
         self._sessions = sessions
         self._catalog = catalog
         self._metrics = metrics
-        client = settings.client
-        self._config = Reply(
-            200,
-            protocol.encode(
-                {
-                    "sample_max_concurrent_requests": client.sample_max_concurrent_requests,
-                    "sample_dispatch_bytes_semaphore_size": (
-                        client.sample_dispatch_bytes_semaphore_size
-                    ),
-                    "inflight_response_bytes_semaphore_size": (
-                        client.inflight_response_bytes_semaphore_size
-                    ),
-                }
-            ),
-        )
-        self._dynamic_config = Reply(
-            200, protocol.encode({"refresh_interval_sec": client.refresh_interval_sec})
-        )
-
-    # --- sampling --------------------------------------------------------------------------------
+        self._inline_bytes = inline_bytes
 
     async def asample(self, call: Call) -> Reply:
         request = _SAMPLE(call.body)
@@ -98,20 +76,41 @@ class Handlers:
         record = self._sampling.find(request.request_id, CALLER)
         peer = Peer(call.receive)
         try:
-            outcome = await self._sampling.outcome(record, peer)
-            if outcome is Outcome.READY and peer.seen_open():
-                self._sampling.delivered(record)
+            outcome = await self._sampling.delivery.outcome(record, peer)
+            if outcome is Outcome.READY:
+                reply, whole = self._ready(record, call.scope, bool(request.allow_metadata_only))
+                if whole and peer.seen_open():
+                    self._sampling.delivered(record)
+            else:
+                reply = self._try_again(record)
         finally:
             peer.close()
         self._metrics.polls["abandoned" if peer.gone else outcome.value] += 1
-        if outcome is Outcome.PENDING:
-            return self._try_again(record)
-        if outcome is Outcome.GONE or (record.result is None and record.failure is None):
+        if outcome is Outcome.GONE:
+            if not peer.gone:
+                self._sampling.told_gone(record)
             return error_reply(Gone("this sample was interrupted; submit it again"))
-        if record.failure is not None:
-            failure = {"error": record.failure.text, "category": record.failure.category}
-            return Reply(200, protocol.encode(failure))
-        return Reply(200, record.result or b"", PROTOBUF)
+        return reply
+
+    def _ready(self, record: Record, scope: Scope, metadata_allowed: bool) -> tuple[Reply, bool]:
+        """The answer with a settled outcome, and whether it holds the outcome itself."""
+        if record.failure is not None or record.result is None:
+            failure = record.failure
+            text = failure.text if failure is not None else "the sample has no result"
+            category = failure.category if failure is not None else "unknown"
+            return json_reply({"error": text, "category": category}), True
+        if b"application/x-protobuf" in (header(scope, b"accept") or b""):
+            reply = Reply(200, record.result, PROTOBUF)
+        else:
+            reply = Reply(200, self._sampling.json_of(record))
+        if metadata_allowed and len(reply.body) > self._inline_bytes:
+            announced = {
+                "status": "complete_metadata",
+                "request_id": record.request_id,
+                "response_payload_size": len(reply.body),
+            }
+            return json_reply(announced), False
+        return reply, True
 
     def _try_again(self, record: Record) -> Reply:
         state, reason = self._sampling.queue_state(record)
@@ -123,80 +122,44 @@ class Handlers:
         }
         return Reply(408, protocol.encode(body))
 
-    # --- handshake -------------------------------------------------------------------------------
-
-    async def client_config(self, call: Call) -> Reply:
-        _CLIENT_CONFIG(call.body)
-        return self._config
-
-    async def dynamic_config(self, call: Call) -> Reply:
-        _CLIENT_CONFIG(call.body)
-        return self._dynamic_config
-
-    async def create_session(self, call: Call) -> Reply:
-        _CREATE_SESSION(call.body)
-        session = self._sessions.create(CALLER, self._clock.now())
-        return _json({"session_id": session.session_id, "type": "create_session"})
-
-    async def create_sampling_session(self, call: Call) -> Reply:
-        request = _CREATE_SAMPLING(call.body)
-        session = self._sessions.find(request.session_id, CALLER)
-        self._sessions.alive(session, self._clock.now())
-        model = await self._catalog.resolve(request.base_model, request.model_path)
-        made = self._sessions.create_sampling(session, request.sampling_session_seq_id, model)
-        return _json(
-            {
-                "sampling_session_id": made.sampling_session_id,
-                "type": "create_sampling_session",
-            }
-        )
-
-    async def session_heartbeat(self, call: Call) -> Reply:
-        session = self._sessions.find(_HEARTBEAT(call.body).session_id, CALLER)
-        self._sessions.alive(session, self._clock.now())
-        return _json({"type": "session_heartbeat"})
-
-    async def finish_session(self, call: Call) -> Reply:
-        _FINISH(call.body)
+    async def retrieve_futures(self, call: Call) -> Reply:
+        request = _RETRIEVE_MANY(call.body)
+        target = request.target
+        if target.type != "sampling_session":
+            raise Malformed(f"target.type is {target.type!r:.40}, must be sampling_session")
+        sampling = self._sessions.find_sampling(target.sampling_session_id, CALLER)
+        self._sessions.alive(sampling.session, self._clock.now())
+        if request.retrieved_request_ids:
+            self._sampling.acknowledge(request.retrieved_request_ids, CALLER)
+        peer = Peer(call.receive)
         try:
-            session = self._sessions.find(call.tail, CALLER)
+            page = await self._sampling.delivery.completions(
+                sampling.sampling_session_id,
+                target.cloned_sampler_id,
+                request.prev_cursor,
+                peer,
+                request.timeout,
+            )
+        finally:
+            peer.close()
+        kind = "completions" if page.completions else "none"
+        self._metrics.polls["abandoned" if peer.gone else kind] += 1
+        listed = ",".join([_completion(completion) for completion in page.completions])
+        return Reply(200, f'{{"completions":[{listed}],"cursor":{page.cursor}}}'.encode())
+
+    async def cancel_future(self, call: Call) -> Reply:
+        request_id = _CANCEL(call.body).request_id
+        try:
+            self._sampling.cancel(self._sampling.find(request_id, CALLER))
         except Gone:
-            return EMPTY  # a repeat
-        for sampling in self._sessions.finish(session):
-            self._sampling.cancel_session(sampling.sampling_session_id)
+            return EMPTY  # nothing left to cancel
         return EMPTY
 
-    async def sampler(self, call: Call) -> Reply:
-        sampling = self._sessions.find_sampling(call.tail, CALLER)
-        return Reply(
-            200,
-            protocol.encode(
-                protocol.Sampler(
-                    sampler_id=sampling.sampling_session_id,
-                    base_model=sampling.model.base_model,
-                    model_path=sampling.model.model_path,
-                )
-            ),
-        )
-
-    async def server_capabilities(self, _: Call) -> Reply:
-        if not self._catalog.known:
-            await self._catalog.refresh()
-        if not self._catalog.known:
-            raise Unready("no upstream has said which models it serves yet")
-        return Reply(200, protocol.encode(protocol.Capabilities(self._catalog.supported())))
-
-    async def telemetry(self, _: Call) -> Reply:
-        """Accepted and dropped: bodies hold stack traces and paths of the user's machine."""
-        return ACCEPTED
-
-    # --- operations ------------------------------------------------------------------------------
-
-    async def healthz(self, _: Call) -> Reply:
-        return OK
-
-    async def metrics(self, _: Call) -> Reply:
-        return Reply(200, self._metrics.render(), TEXT)
+    async def join_sampling_session(self, call: Call) -> Reply:
+        sampling = self._sessions.find_sampling(_JOIN(call.body).sampling_session_id, CALLER)
+        self._sessions.alive(sampling.session, self._clock.now())
+        counter = self._sessions.join(sampling)
+        return json_reply({"client_counter": counter, "type": "join_sampling_session"})
 
 
 def _promise(record: Record) -> bytes:
@@ -204,6 +167,16 @@ def _promise(record: Record) -> bytes:
     request_id = record.request_id
     sequences = ",".join([f'"{request_id}-{i}"' for i in range(record.want.sequences)])
     return f'{{"request_id":"{request_id}","sample_sequence_ids":[{sequences}]}}'.encode()
+
+
+def _completion(completion: Completion) -> str:
+    """One entry of a batched poll. The client fetches either kind."""
+    if completion.nbytes is None:
+        return f'{{"state":"failed","request_id":"{completion.request_id}"}}'
+    return (
+        f'{{"state":"finished","request_id":"{completion.request_id}",'
+        f'"response_payload_uncompressed_size":{completion.nbytes}}}'
+    )
 
 
 def _sdk_version(scope: Scope) -> tuple[int, int]:
@@ -214,18 +187,8 @@ def _sdk_version(scope: Scope) -> tuple[int, int]:
     return 0, 0
 
 
-def _json(value: object) -> Reply:
-    return Reply(200, protocol.encode(value))
-
-
-def _reader(kind: type) -> Reader:
-    return Reader(msgspec.json.Decoder(kind))
-
-
-_SAMPLE: Final = _reader(protocol.SampleRequest)
-_RETRIEVE: Final = _reader(protocol.RetrieveFuture)
-_CLIENT_CONFIG: Final = _reader(protocol.ClientConfig)
-_CREATE_SESSION: Final = _reader(protocol.CreateSession)
-_CREATE_SAMPLING: Final = _reader(protocol.CreateSamplingSession)
-_HEARTBEAT: Final = _reader(protocol.Heartbeat)
-_FINISH: Final = _reader(protocol.FinishSession)
+_SAMPLE: Final = reader(protocol.SampleRequest)
+_RETRIEVE: Final = reader(protocol.RetrieveFuture)
+_RETRIEVE_MANY: Final = reader(protocol.RetrieveFutures)
+_CANCEL: Final = reader(protocol.CancelFuture)
+_JOIN: Final = reader(protocol.JoinSamplingSession)

@@ -27,7 +27,9 @@ class Ids:
 
     def __init__(self, key: str | None = None) -> None:
         self._shared_key = key is not None
-        self._key = secrets.token_bytes(32) if key is None else hashlib.sha256(key.encode()).digest()
+        self._key = (
+            secrets.token_bytes(32) if key is None else hashlib.sha256(key.encode()).digest()
+        )
         self.epoch = secrets.token_hex(5)
         self._counter = itertools.count()
 

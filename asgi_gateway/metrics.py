@@ -20,6 +20,7 @@ class Metrics:
         self.upstream: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
         self.bugs = 0
+        self.evicted_for_room = 0
         self._gauges: list[tuple[str, str, Callable[[], float]]] = []
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
@@ -40,6 +41,8 @@ class Metrics:
         for name, text, label, counter in counters:
             values = [({label: key}, n) for key, n in sorted(counter.items())]
             _family(lines, name, "counter", text, values)
+        dropped: list[tuple[dict[str, str], float]] = [({}, self.evicted_for_room)]
+        _family(lines, "evicted_for_room_total", "counter", "Results dropped early.", dropped)
         _family(lines, "bugs_total", "counter", "Faults inside the gateway.", [({}, self.bugs)])
         return ("\n".join(lines) + "\n").encode()
 

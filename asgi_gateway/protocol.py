@@ -83,6 +83,29 @@ class RetrieveFuture(_Message):
     allow_metadata_only: bool | None = None
 
 
+class PollTarget(_Message):
+    sampling_session_id: str
+    type: str = "sampling_session"
+    cloned_sampler_id: int = 0
+
+
+class RetrieveFutures(_Message):
+    """`POST /api/v1/retrieve_futures`; timeout in seconds, 0 for one look."""
+
+    target: PollTarget
+    prev_cursor: int = 0
+    timeout: float | None = None
+    retrieved_request_ids: list[str] | None = None
+
+
+class CancelFuture(_Message):
+    request_id: str
+
+
+class JoinSamplingSession(_Message):
+    sampling_session_id: str
+
+
 class ClientConfig(_Message):
     sdk_version: str | None = None
 
@@ -149,3 +172,8 @@ class Reader(msgspec.Struct, frozen=True):
             raise Malformed("the body is not UTF-8") from None
         except RecursionError:
             raise Malformed("the body is nested too deeply") from None
+
+
+def reader(kind: type[msgspec.Struct]) -> Reader:
+    """The reader of one message, built once per route."""
+    return Reader(msgspec.json.Decoder(kind))

@@ -3,8 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from asgi_gateway.asgi import Reply
-from asgi_gateway.handlers import Call, Handlers
+from asgi_gateway.asgi import Call, Reply
+from asgi_gateway.handlers import SamplingHandlers
+from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.settings import LimitSettings
 
 API: Final = "/api/v1"
@@ -26,14 +27,17 @@ class Match(NamedTuple):
 class Table:
     """Exact paths in one dict; the two routes with an id in the path by prefix and suffix."""
 
-    def __init__(self, handlers: Handlers, limits: LimitSettings) -> None:
+    def __init__(self, s: SamplingHandlers, h: HandshakeHandlers, limits: LimitSettings) -> None:
         small = limits.body_bytes
-        h = handlers
+        many = limits.retrieve_futures_body_bytes
         self._exact: dict[str, Match] = {
             path: Match(Route(method, handler, cap), "")
             for path, method, handler, cap in (
-                (f"{API}/asample", "POST", h.asample, limits.asample_body_bytes),
-                (f"{API}/retrieve_future", "POST", h.retrieve_future, small),
+                (f"{API}/asample", "POST", s.asample, limits.asample_body_bytes),
+                (f"{API}/retrieve_future", "POST", s.retrieve_future, small),
+                (f"{API}/retrieve_futures", "POST", s.retrieve_futures, many),
+                (f"{API}/cancel_future", "POST", s.cancel_future, small),
+                (f"{API}/join_sampling_session", "POST", s.join_sampling_session, small),
                 (f"{API}/session_heartbeat", "POST", h.session_heartbeat, small),
                 (f"{API}/telemetry", "POST", h.telemetry, limits.telemetry_body_bytes),
                 (f"{API}/client/config", "POST", h.client_config, small),

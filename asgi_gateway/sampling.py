@@ -6,19 +6,19 @@ in exactly one settlement, whatever happened to it. What an upstream outcome mea
 """
 
 import asyncio
-import enum
 import hashlib
 import logging
 import random
-from collections import deque
 from typing import Final
 
-from asgi_gateway.asgi import Peer, Waker
 from asgi_gateway.clock import Clock
+from asgi_gateway.codec.as_json import as_json
 from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
+from asgi_gateway.delivery import UNFINISHED, Delivery
 from asgi_gateway.errors import (
     EngineFault,
+    Gone,
     Interrupted,
     Overdue,
     StaleConnection,
@@ -28,7 +28,6 @@ from asgi_gateway.errors import (
 from asgi_gateway.ids import Ids
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.settings import Settings
-from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import State
@@ -41,23 +40,16 @@ log = logging.getLogger(__name__)
 ENGINE_FAULT_RETRY_S: Final = 1.0
 BACKOFF_START_S: Final = 0.5
 BACKOFF_CAP_S: Final = 15.0
+# A sample whose answer finds no room for so long takes it from results that nobody fetches.
+MAKE_ROOM_AFTER_S: Final = 30.0
 SWEEP_BUDGET: Final = 2048
 
-_UNFINISHED: Final = frozenset({State.QUEUED, State.RUNNING})
 _OUTCOMES: Final = {
     State.SUCCEEDED: "succeeded",
     State.FAILED: "failed",
     State.CANCELLED: "cancelled",
     State.GONE: "gone",
 }
-
-
-class Outcome(enum.Enum):
-    """What a poll found."""
-
-    READY = "ready"
-    PENDING = "pending"
-    GONE = "gone"
 
 
 class Sampling:
@@ -79,10 +71,7 @@ class Sampling:
         self._metrics = metrics
         self._decoder = Decoder(settings.missing_logprobs)
         self._dispatch = Dispatch(store, clock, settings.upstream.max_connections, self.run)
-        self._holds: Deadlines[Waker] = Deadlines(settings.poll.hold_s)
-        self._wakes: deque[Waker] = deque()
-        self._wakes_per_turn = settings.poll.wakes_per_turn
-        self._holding = True
+        self.delivery = Delivery(store, clock, settings.poll)
 
     # --- accept ----------------------------------------------------------------------------------
 
@@ -96,12 +85,12 @@ class Sampling:
             Overloaded: full by count or by bytes.
         """
         digest = hashlib.blake2b(request.body, digest_size=16).digest()
-        record = self._store.submitted(sampling_session_id, seq_id, digest)
-        if record is not None:
-            return record
+        earlier = self._store.submitted(sampling_session_id, seq_id, digest)
+        if isinstance(earlier, Record):
+            return earlier
         self._store.admit(len(request.body))
         record = Record(
-            request_id=self._ids.issue(caller),
+            request_id=self._ids.issue(caller) if earlier is None else earlier.request_id,
             caller=caller,
             sampling_session_id=sampling_session_id,
             seq_id=seq_id,
@@ -133,7 +122,7 @@ class Sampling:
             # Whoever aborted has settled the record; if nobody did, the process is stopping.
             outcome = "aborted"
             if record.state is State.RUNNING:
-                self._evict(record)
+                self._evict(record, told=False)
         except Exception:
             log.exception("bug while running %s", record.request_id)
             outcome = "bug"
@@ -228,20 +217,18 @@ class Sampling:
     def _give_back(self, record: Record, error: UpstreamError) -> None:
         """Settle as 410: the SDK submits the sample again and no training run ends."""
         log.warning("sample %s handed back to its client: %s", record.request_id, error)
-        self._evict(record)
+        self._evict(record, told=False)
 
-    def _evict(self, record: Record) -> None:
-        unfinished = record.state in _UNFINISHED
-        if self._store.evict(record) and unfinished:
+    def _evict(self, record: Record, *, told: bool) -> None:
+        unfinished = record.state in UNFINISHED
+        if self._store.evict(record, told=told) and unfinished:
             self._settled(record)
 
     def _settled(self, record: Record) -> None:
-        """Count a settlement and wake whoever is parked for it."""
         self._metrics.samples[_OUTCOMES[record.state]] += 1
-        for waker in self._store.waiters(record):
-            self._wake_soon(waker)
+        self.delivery.settled(record)
 
-    # --- deliver ---------------------------------------------------------------------------------
+    # --- find ------------------------------------------------------------------------------------
 
     def find(self, request_id: str, caller: str) -> Record:
         """The record of an id.
@@ -251,29 +238,28 @@ class Sampling:
             NotFound: never issued, or another caller's.
         """
         record = self._store.find(request_id)
-        if record is None or record.caller != caller:
-            raise self._ids.missing(request_id, caller)
-        return record
+        if record is not None and record.caller == caller:
+            return record
+        if self._store.told_lost(request_id, caller):
+            raise Gone("this sample was interrupted; submit it again")
+        raise self._ids.missing(request_id, caller)
 
-    async def outcome(self, record: Record, peer: Peer) -> Outcome:
-        """What became of a sample, after at most one hold; PENDING then, or if the client left."""
-        if record.state in _UNFINISHED and self._holding:
-            waker = Waker()
-            self._store.park(record, waker)
-            self._holds.start(waker, self._clock.now())
-            try:
-                peer.watch(waker)
-                await waker.future
-            finally:
-                self._holds.stop(waker)
-                self._store.unpark(record, waker)
-        if record.state in _UNFINISHED:
-            return Outcome.PENDING
-        return Outcome.GONE if record.state is State.GONE else Outcome.READY
+    def told_gone(self, record: Record) -> None:
+        """The client of a parked poll is told that its sample is gone."""
+        self._store.told_lost(record.request_id, record.caller)
 
     def delivered(self, record: Record) -> None:
         """The outcome goes out to a client that is there: start the shorter clock."""
         self._store.delivered(record, self._clock.now())
+
+    def acknowledge(self, request_ids: list[str], caller: str) -> None:
+        self._store.acknowledge(request_ids, caller)
+
+    def json_of(self, record: Record) -> bytes:
+        """The JSON form of a result, made at its first delivery to an SDK below 0.25."""
+        if record.result_json is None:
+            self._store.keep_json(record, as_json(record.result or b""))
+        return record.result_json or b""
 
     def queue_state(self, record: Record) -> tuple[str, str | None]:
         """What the SDK shows its user while a sample is not finished: state and reason."""
@@ -285,51 +271,39 @@ class Sampling:
 
     # --- cancel, time and stopping ---------------------------------------------------------------
 
-    def cancel_session(self, sampling_session_id: str) -> None:
-        """End the upstream work of a sampling session and drop its results: its ids answer 410."""
-        for record in self._store.of_session(sampling_session_id):
-            self._evict(record)
+    def cancel(self, record: Record) -> None:
+        """The client does not want it any more; vLLM's slot is freed by closing the connection."""
+        if self._store.cancel(record, self._clock.now()):
+            self._settled(record)
             self._dispatch.abort(record)
+
+    def end_session(self, sampling_session_id: str, *, finished: bool) -> None:
+        """End a sampling session's upstream work and drop its results: its ids answer 410.
+
+        finished: its client said so and will not ask; otherwise it may come back, and is told then.
+        """
+        for record in self._store.targets.records(sampling_session_id):
+            self._evict(record, told=finished)
+            self._dispatch.abort(record)
+        if finished:
+            self._store.targets.forget(sampling_session_id)
 
     def tick(self, now: float) -> None:
         """Everything that time alone does: end holds, expire results, fail overdue work."""
-        for waker in self._holds.due(now, SWEEP_BUDGET):
-            self._wake_soon(waker)
+        self.delivery.tick(now, SWEEP_BUDGET)
         for record in self._store.sweep(now, SWEEP_BUDGET).overdue:
             error = Overdue(f"no answer within {self._upstream.read_timeout_s:g} s")
             self._fail(record, Failure(str(error), error.category))
             self._dispatch.abort(record)
+        blocked = self._dispatch.blocked(now, MAKE_ROOM_AFTER_S)
+        if blocked is not None:
+            self._metrics.evicted_for_room += self._store.make_room(blocked)
         self._dispatch.tick(now)
 
-    def _wake_soon(self, waker: Waker) -> None:
-        """Wake a parked poll, at most so many in one turn of the loop.
-
-        A burst of completions must not keep health checks and submits waiting.
-        """
-        self._wakes.append(waker)
-        if len(self._wakes) == 1:
-            asyncio.get_running_loop().call_soon(self._wake_some)
-
-    def _wake_some(self) -> None:
-        for _ in range(min(len(self._wakes), self._wakes_per_turn)):
-            self._wakes.popleft().wake()
-        if self._wakes:
-            asyncio.get_running_loop().call_soon(self._wake_some)
-
-    @property
-    def stopping(self) -> bool:
-        """Whether polls are no longer held because the process is about to stop."""
-        return not self._holding
-
-    def stop_holding(self) -> None:
-        """Answer every parked poll now, and hold none any more: the process is stopping."""
-        self._holding = False
-        for waker in self._holds.due(float("inf"), len(self._holds)):
-            self._wake_soon(waker)
-
     async def close(self) -> None:
-        self.stop_holding()
+        """Give every unfinished sample back, answer the polls parked for them, end the work."""
+        self.delivery.stop_holding()
         for record in self._store.unfinished():
-            self._evict(record)
+            self._evict(record, told=False)
             self._dispatch.abort(record)
         await self._dispatch.close()

@@ -6,12 +6,16 @@ revives it.
 """
 
 import secrets
+from typing import Final
 
 import msgspec
 
 from asgi_gateway.errors import Gone, NotFound, Unsupported
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.upstream.catalog import Model
+
+# One caller until API keys exist; ids and sessions are already bound to it.
+CALLER: Final = "default"
 
 
 class SamplingSession(msgspec.Struct, eq=False):
@@ -20,6 +24,8 @@ class SamplingSession(msgspec.Struct, eq=False):
     sampling_session_id: str
     session: "Session"
     model: Model
+    # Clones of the client that were given a number; the original is 0.
+    clones: int = 0
 
 
 class Session(msgspec.Struct, eq=False):
@@ -101,6 +107,11 @@ class Sessions:
         if sampling.session.finished:
             raise NotFound("the session of this sampling_session_id was finished")
         return sampling
+
+    def join(self, sampling: SamplingSession) -> int:
+        """A clone number above 0 that no other clone of this sampling session got here."""
+        sampling.clones += 1
+        return sampling.clones
 
     def finish(self, session: Session) -> list[SamplingSession]:
         """Mark as finished; returns the sampling sessions whose work ends."""

@@ -64,6 +64,10 @@ class PollSettings(_Section, frozen=True, kw_only=True):
     hold_s: Annotated[float, Meta(gt=0, le=40)] = 30.0
     # Bounds how long one turn of the event loop may be when many polls end at once.
     wakes_per_turn: Count = 128
+    # A batched poll waits so long after the first completion for more to join it.
+    gather_s: NotNegative = 0.01
+    # A larger result is announced first where the client allows it, so that it can reserve memory.
+    inline_bytes: Count = 1 << 20
 
 
 class SessionSettings(_Section, frozen=True, kw_only=True):
@@ -78,6 +82,10 @@ class ClientSettings(_Section, frozen=True, kw_only=True):
     sample_dispatch_bytes_semaphore_size: Count = 10 << 20
     inflight_response_bytes_semaphore_size: Count = 50 << 20
     refresh_interval_sec: Count = 300
+    # On where a journal is kept: a completion that is never reported hangs a sample for hours.
+    sample_use_retrieve_futures: bool | None = None
+    sample_join_sampling_session: bool | None = None
+    sample_cancel_enabled: bool = True
 
 
 class ModelSettings(_Section, frozen=True, kw_only=True):
@@ -91,8 +99,16 @@ class LimitSettings(_Section, frozen=True, kw_only=True):
     """Largest request bodies in bytes; 413 beyond."""
 
     asample_body_bytes: Count = 32 << 20
+    retrieve_futures_body_bytes: Count = 16 << 20
     telemetry_body_bytes: Count = 256 << 10
     body_bytes: Count = 64 << 10
+
+
+class StateSettings(_Section, frozen=True, kw_only=True):
+    """The journal of sessions and open samples; none is kept where `dir` is not given."""
+
+    dir: str | None = None
+    fsync: Literal["none", "interval"] = "none"
 
 
 class Settings(_Section, frozen=True, kw_only=True):
@@ -103,6 +119,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     session: SessionSettings = SessionSettings()
     client: ClientSettings = ClientSettings()
     models: ModelSettings = ModelSettings()
+    state: StateSettings = StateSettings()
     limits: LimitSettings = LimitSettings()
     missing_logprobs: Literal["fail", "nan"] = "fail"
     # Secret of the MAC in request ids; a random one per process where not given.

@@ -40,6 +40,10 @@ class Deadlines(Generic[K]):
         """Stop the clock of `key`; nothing happens where none runs."""
         self._due_at.pop(key, None)
 
+    def oldest(self) -> K | None:
+        """The key whose deadline comes first."""
+        return next(iter(self._due_at), None)
+
     def due(self, now: float, budget: int) -> list[K]:
         """Take out and return at most `budget` keys whose deadline is not after `now`."""
         taken: list[K] = []

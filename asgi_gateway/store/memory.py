@@ -1,18 +1,31 @@
 """MemoryStore: the records in a dict, their clocks, their bytes, and who is parked for them.
 
-Every change of a record's state goes through `_apply`, and so through the table. Verbs take `now`
-and do no I/O; they return what happened and leave acting on it to the caller.
+Every change of a record's state goes through `_apply`, and so through the table. Verbs take `now`;
+they return what happened and leave acting on it to the caller. That a sample was accepted and that
+it is closed is told to the ledger, the journal where there is one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import msgspec
 
 from asgi_gateway.asgi import Waker
 from asgi_gateway.errors import Overloaded, Unsupported
 from asgi_gateway.store.expiry import Deadlines
-from asgi_gateway.store.records import Failure, Record, Target
+from asgi_gateway.store.records import Failure, Lost, Record
 from asgi_gateway.store.states import SETTLED, Event, State, after
+from asgi_gateway.store.targets import Targets
+
+
+class Ledger(Protocol):
+    """Remembers across a restart which samples are open."""
+
+    def accepted(self, record: Record) -> None:
+        """Called before the client gets the id."""
+
+    def closed(self, request_id: str) -> None:
+        """The client has its outcome, or will never ask."""
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -31,16 +44,22 @@ class MemoryStore:
         delivered_s: float,
         max_in_flight: int,
         max_bytes: int,
+        cursor_base: int = 0,
+        ledger: Ledger | None = None,
     ) -> None:
-        """Lifetimes in seconds (docs/behaviour.md); admission limits in samples and bytes."""
+        """Lifetimes in seconds (docs/behaviour.md); admission limits in samples and bytes.
+
+        cursor_base: above every cursor that an earlier process gave out.
+        """
         self._records: dict[str, Record] = {}
-        self._targets: dict[str, Target] = {}
+        self.targets = Targets(cursor_base)
         self._parked: dict[str, list[Waker]] = {}
         self._work: Deadlines[Record] = Deadlines(work_s)
         self._undelivered: Deadlines[Record] = Deadlines(undelivered_s)
         self._delivered: Deadlines[Record] = Deadlines(delivered_s)
         self._max_in_flight = max_in_flight
         self._max_bytes = max_bytes
+        self._ledger = ledger
         self.counts = [0] * len(State)
         self.charged_bytes = 0
         self.results_bytes = 0
@@ -60,26 +79,29 @@ class MemoryStore:
 
     @property
     def parked(self) -> int:
-        return sum(map(len, self._parked.values()))
+        """Polls held now, batched ones included."""
+        return sum(map(len, self._parked.values())) + self.targets.parked
 
     # --- accept ----------------------------------------------------------------------------------
 
     def find(self, request_id: str) -> Record | None:
         return self._records.get(request_id)
 
-    def submitted(self, sampling_session_id: str, seq_id: int, digest: bytes) -> Record | None:
-        """The record of an earlier submit of the same sample.
+    def submitted(
+        self, sampling_session_id: str, seq_id: int, digest: bytes
+    ) -> Record | Lost | None:
+        """The record of an earlier submit of the same sample, or the note that it was lost: then it
+        is accepted again under the same id.
 
         Raises:
             Unsupported: the same seq_id came with another body; 409 would be repeated blindly.
         """
-        target = self._targets.get(sampling_session_id)
-        record = target.by_seq.get(seq_id) if target is not None else None
-        if record is not None and record.digest != digest:
+        known = self.targets.known(sampling_session_id, seq_id)
+        if known is not None and known.digest != digest:
             raise Unsupported(
                 f"seq_id {seq_id} of this sampling session was submitted before with another body"
             )
-        return record
+        return known
 
     def admit(self, nbytes: int) -> None:
         """Raises Overloaded where one more sample of `nbytes` does not fit."""
@@ -94,10 +116,11 @@ class MemoryStore:
     def accept(self, record: Record) -> None:
         """Take in a record that `submitted` did not know and `admit` let pass."""
         self._records[record.request_id] = record
-        target = self._targets.setdefault(record.sampling_session_id, Target())
-        target.by_seq[record.seq_id] = record
+        self.targets.add(record)
         self.counts[record.state] += 1
         self._charge(record, len(record.body or b""))
+        if self._ledger is not None:
+            self._ledger.accepted(record)
 
     # --- run -------------------------------------------------------------------------------------
 
@@ -110,6 +133,18 @@ class MemoryStore:
         if not self.counts[State.RUNNING]:
             return True
         return self.charged_bytes + record.reserve_bytes <= self._max_bytes
+
+    def make_room(self, record: Record) -> int:
+        """Drop settled results, delivered ones first and oldest first, until a record has room.
+
+        Returns how many were dropped; their ids answer 410.
+        """
+        dropped = 0
+        for clock in (self._delivered, self._undelivered):
+            while not self.has_room(record) and (oldest := clock.oldest()) is not None:
+                self.evict(oldest, told=clock is self._delivered)
+                dropped += 1
+        return dropped
 
     def start(self, record: Record, now: float) -> bool:
         """QUEUED -> RUNNING: starts the work clock and reserves room for the answer."""
@@ -162,8 +197,12 @@ class MemoryStore:
         self._settle(record, now, 0)
         return True
 
-    def evict(self, record: Record) -> bool:
-        """Any state -> GONE: nothing is held any more and the id answers 410."""
+    def evict(self, record: Record, *, told: bool = True) -> bool:
+        """Any state -> GONE: nothing is held any more and the id answers 410.
+
+        told: whether the client knows the outcome or will never ask; if not, the id stays noted as
+        lost until it does.
+        """
         if not self._apply(record, Event.EVICT):
             return False
         self._work.stop(record)
@@ -172,14 +211,14 @@ class MemoryStore:
         self._charge(record, -record.charged_bytes)
         if record.result is not None:
             self.results_bytes -= len(record.result)
-        record.body = record.result = None
+        record.body = record.result = record.result_json = None
         del self._records[record.request_id]
         self.counts[State.GONE] -= 1
-        target = self._targets[record.sampling_session_id]
-        if target.by_seq.get(record.seq_id) is record:
-            del target.by_seq[record.seq_id]
-            if not target.by_seq:
-                del self._targets[record.sampling_session_id]
+        if not told:
+            self.targets.remember_lost(record.lost())
+        self.targets.remove(record)
+        if told:
+            self._close(record.request_id)
         return True
 
     # --- deliver ---------------------------------------------------------------------------------
@@ -190,16 +229,33 @@ class MemoryStore:
             self._undelivered.stop(record)
             self._delivered.start(record, now)
 
-    def of_session(self, sampling_session_id: str) -> list[Record]:
-        target = self._targets.get(sampling_session_id)
-        return list(target.by_seq.values()) if target is not None else []
+    def keep_json(self, record: Record, body: bytes) -> None:
+        """Keep the JSON form of a result for its next delivery."""
+        record.result_json = body
+        self._charge(record, len(body))
+
+    def acknowledge(self, request_ids: Iterable[str], caller: str) -> None:
+        """The client has these outcomes: free them at once. Unknown ids are fine, repeats too."""
+        for request_id in request_ids:
+            record = self._records.get(request_id)
+            if record is None:
+                self.told_lost(request_id, caller)
+            elif record.caller == caller and record.state in SETTLED:
+                self.evict(record)
+
+    def told_lost(self, request_id: str, caller: str) -> bool:
+        """Whether an id was noted as lost; its client knows now."""
+        if not self.targets.told_lost(request_id, caller):
+            return False
+        self._close(request_id)
+        return True
 
     def sweep(self, now: float, budget: int) -> Expired:
         """Drop results whose time is over, at most `budget` of a kind; name the overdue runs."""
         evicted = 0
         for clock in (self._undelivered, self._delivered):
             for record in clock.due(now, budget):
-                evicted += self.evict(record)
+                evicted += self.evict(record, told=clock is self._delivered)
         return Expired(self._work.due(now, budget), evicted)
 
     # --- waiters ---------------------------------------------------------------------------------
@@ -222,6 +278,10 @@ class MemoryStore:
         return (r for r in list(self._records.values()) if r.state not in SETTLED)
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _close(self, request_id: str) -> None:
+        if self._ledger is not None:
+            self._ledger.closed(request_id)
 
     def _apply(self, record: Record, event: Event) -> bool:
         state = after(record.state, event)

@@ -1,4 +1,6 @@
-"""What is kept of a sample, and of the sampling session that it belongs to."""
+"""What is kept of a sample: its record while it is held, and a note of it once it is lost."""
+
+from typing import Final
 
 import msgspec
 
@@ -6,12 +8,30 @@ from asgi_gateway.codec import Want
 from asgi_gateway.errors import Category
 from asgi_gateway.store.states import State
 
+# A cloned client counts its seq_ids from clone * 1e9; 0 is the original.
+SEQ_IDS_PER_CLONE: Final = 1_000_000_000
+
+
+def clone_of(seq_id: int) -> int:
+    return seq_id // SEQ_IDS_PER_CLONE
+
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
     """Why a sample has no result: text for the user, whose fault it was."""
 
     text: str
     category: Category
+
+
+class Lost(msgspec.Struct, frozen=True, gc=False):
+    """A sample that is gone and whose client has not been told: an interrupted one, or one that was
+    open when an earlier process died. Its id answers 410; a repeated submit revives it."""
+
+    request_id: str
+    caller: str
+    sampling_session_id: str
+    seq_id: int
+    digest: bytes
 
 
 class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
@@ -48,11 +68,12 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
     # of its outcome
     settled_at: float = 0.0
     result: bytes | None = None
+    result_json: bytes | None = None
     failure: Failure | None = None
     charged_bytes: int = 0
 
-
-class Target(msgspec.Struct, eq=False):
-    """The samples of one sampling session, by seq_id: what makes a submit idempotent."""
-
-    by_seq: dict[int, Record] = {}
+    def lost(self) -> Lost:
+        """The note that stays when the record goes before its client knows."""
+        return Lost(
+            self.request_id, self.caller, self.sampling_session_id, self.seq_id, self.digest
+        )

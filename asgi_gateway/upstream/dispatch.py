@@ -33,6 +33,8 @@ class Dispatch:
         self._order = itertools.count()
         self._running: dict[Record, Exchange] = {}
         self._closed = False
+        # Since when the head of the line has waited for bytes and not for a connection.
+        self._blocked_since: float | None = None
 
     def __repr__(self) -> str:
         return (
@@ -70,10 +72,20 @@ class Dispatch:
                 self._waiting.popleft()
                 continue
             if not self._store.has_room(record):
+                if self._blocked_since is None:
+                    self._blocked_since = self._clock.now()
                 return
+            self._blocked_since = None
             self._waiting.popleft()
             if self._store.start(record, self._clock.now()):
                 self._begin(record)
+
+    def blocked(self, now: float, for_s: float) -> Record | None:
+        """The head of the line, if it has waited for bytes at least so long."""
+        if self._blocked_since is None or now - self._blocked_since < for_s or not self._waiting:
+            return None
+        self._blocked_since = None
+        return self._waiting[0]
 
     def abort(self, record: Record) -> None:
         """End the upstream request of a record, if it has one; the record is settled elsewhere."""

@@ -1,0 +1,165 @@
+"""Polls: parked until something settles, the hold ends, or the client leaves.
+
+A parked poll is one future and one entry among the holds. Completions wake single polls at once
+and batched polls after a short pause, in which more of them gather; either way at most so many
+polls are answered in one turn of the loop, so that health checks and submits get through a burst.
+"""
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from asgi_gateway.asgi import Peer, Waker
+from asgi_gateway.clock import Clock
+from asgi_gateway.settings import PollSettings
+from asgi_gateway.store.completions import Page
+from asgi_gateway.store.expiry import Deadlines
+from asgi_gateway.store.memory import MemoryStore
+from asgi_gateway.store.records import Record
+from asgi_gateway.store.states import State
+
+UNFINISHED: Final = frozenset({State.QUEUED, State.RUNNING})
+# Longest answer of one batched poll; the client comes back for the rest at once.
+COMPLETIONS_PER_PAGE: Final = 4096
+
+
+class Outcome(enum.Enum):
+    """What a poll of one sample found."""
+
+    READY = "ready"
+    PENDING = "pending"
+    GONE = "gone"
+
+
+class Delivery:
+    """Parks polls and wakes them. One per gateway, inside its event loop."""
+
+    def __init__(self, store: MemoryStore, clock: Clock, settings: PollSettings) -> None:
+        self._store = store
+        self._clock = clock
+        self._hold_s = settings.hold_s
+        self._gather_s = settings.gather_s
+        self._wakes_per_turn = settings.wakes_per_turn
+        self._holds: Deadlines[Waker] = Deadlines(settings.hold_s)
+        self._short_holds: list[tuple[float, Waker]] = []
+        self._wakes: deque[Waker] = deque()
+        self._gathering: dict[Waker, None] = {}
+        self.stopping = False
+
+    # --- polls -----------------------------------------------------------------------------------
+
+    async def outcome(self, record: Record, peer: Peer) -> Outcome:
+        """What became of a sample, after at most one hold; PENDING then, or if the client left."""
+        if record.state in UNFINISHED:
+            await self._park(
+                peer,
+                self._hold_s,
+                lambda waker: self._store.park(record, waker),
+                lambda waker: self._store.unpark(record, waker),
+            )
+        if record.state in UNFINISHED:
+            return Outcome.PENDING
+        return Outcome.GONE if record.state is State.GONE else Outcome.READY
+
+    async def completions(
+        self,
+        sampling_session_id: str,
+        clone: int,
+        prev_cursor: int,
+        peer: Peer,
+        timeout_s: float | None,
+    ) -> Page:
+        """The unread completions of one poller; an empty page after a hold without any.
+
+        timeout_s: the client's wish, 0 for one look; the hold bounds it.
+        """
+        targets = self._store.targets
+        page = targets.page(sampling_session_id, clone, prev_cursor, COMPLETIONS_PER_PAGE)
+        hold_s = self._hold_s if timeout_s is None else min(timeout_s, self._hold_s)
+        if page.completions or hold_s <= 0:
+            return page
+        await self._park(
+            peer,
+            hold_s,
+            lambda waker: targets.park(sampling_session_id, clone, waker),
+            lambda waker: targets.unpark(sampling_session_id, clone, waker),
+        )
+        return targets.page(sampling_session_id, clone, prev_cursor, COMPLETIONS_PER_PAGE)
+
+    async def _park(
+        self,
+        peer: Peer,
+        hold_s: float,
+        enter: Callable[[Waker], None],
+        leave: Callable[[Waker], None],
+    ) -> None:
+        """Sleep until woken by an event, the end of the hold, or the client hanging up."""
+        if self.stopping:
+            return
+        waker = Waker()
+        now = self._clock.now()
+        if hold_s < self._hold_s:
+            self._short_holds.append((now + hold_s, waker))
+        else:
+            self._holds.start(waker, now)
+        enter(waker)
+        try:
+            peer.watch(waker)
+            await waker.future
+        finally:
+            self._holds.stop(waker)
+            self._gathering.pop(waker, None)
+            leave(waker)
+
+    # --- wakes -----------------------------------------------------------------------------------
+
+    def settled(self, record: Record) -> None:
+        """A record has its outcome: tell whoever is parked for it."""
+        for waker in self._store.waiters(record):
+            self._wake_soon(waker)
+        for waker in self._store.targets.report(record):
+            self._wake_gathered(waker)
+
+    def tick(self, now: float, budget: int) -> None:
+        """End the holds whose time has come."""
+        for waker in self._holds.due(now, budget):
+            self._wake_soon(waker)
+        if self._short_holds:
+            for due_at, waker in self._short_holds:
+                if due_at <= now:
+                    self._wake_soon(waker)
+            self._short_holds = [
+                entry for entry in self._short_holds if entry[0] > now and not entry[1].woken
+            ]
+
+    def stop_holding(self) -> None:
+        """Answer every parked poll now, and hold none any more: the process is stopping."""
+        self.stopping = True
+        for waker in self._holds.due(float("inf"), len(self._holds)):
+            self._wake_soon(waker)
+        for _, waker in self._short_holds:
+            self._wake_soon(waker)
+        self._short_holds = []
+
+    def _wake_gathered(self, waker: Waker) -> None:
+        if not self._gathering:
+            asyncio.get_running_loop().call_later(self._gather_s, self._wake_all_gathered)
+        self._gathering[waker] = None
+
+    def _wake_all_gathered(self) -> None:
+        gathered, self._gathering = self._gathering, {}
+        for waker in gathered:
+            self._wake_soon(waker)
+
+    def _wake_soon(self, waker: Waker) -> None:
+        self._wakes.append(waker)
+        if len(self._wakes) == 1:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        for _ in range(min(len(self._wakes), self._wakes_per_turn)):
+            self._wakes.popleft().wake()
+        if self._wakes:
+            asyncio.get_running_loop().call_soon(self._wake_some)

@@ -1,0 +1,132 @@
+"""Everything around sampling: configuration, sessions, samplers, capabilities, health, metrics."""
+
+from typing import Any, Final
+
+from asgi_gateway import protocol
+from asgi_gateway.asgi import EMPTY, TEXT, Call, Reply, json_reply
+from asgi_gateway.clock import Clock
+from asgi_gateway.errors import Gone, Unready
+from asgi_gateway.metrics import Metrics
+from asgi_gateway.protocol import reader
+from asgi_gateway.sampling import Sampling
+from asgi_gateway.sessions import CALLER, Sessions
+from asgi_gateway.settings import ClientSettings
+from asgi_gateway.upstream.catalog import Catalog
+
+OK: Final = Reply(200, b'{"status":"ok"}')
+ACCEPTED: Final = Reply(200, b'{"status":"accepted"}')
+
+
+class HandshakeHandlers:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        sampling: Sampling,
+        sessions: Sessions,
+        catalog: Catalog,
+        metrics: Metrics,
+        client: ClientSettings,
+        journaled: bool,
+    ) -> None:
+        """journaled: whether sessions and open samples survive a restart."""
+        self._clock = clock
+        self._sampling = sampling
+        self._sessions = sessions
+        self._catalog = catalog
+        self._metrics = metrics
+        self._config = json_reply(_config(client, journaled))
+        self._dynamic_config = json_reply(
+            {
+                "refresh_interval_sec": client.refresh_interval_sec,
+                "sample_cancel_enabled": client.sample_cancel_enabled,
+            }
+        )
+
+    async def client_config(self, call: Call) -> Reply:
+        _CLIENT_CONFIG(call.body)
+        return self._config
+
+    async def dynamic_config(self, call: Call) -> Reply:
+        _CLIENT_CONFIG(call.body)
+        return self._dynamic_config
+
+    async def create_session(self, call: Call) -> Reply:
+        _CREATE_SESSION(call.body)
+        session = self._sessions.create(CALLER, self._clock.now())
+        return json_reply({"session_id": session.session_id, "type": "create_session"})
+
+    async def create_sampling_session(self, call: Call) -> Reply:
+        request = _CREATE_SAMPLING(call.body)
+        session = self._sessions.find(request.session_id, CALLER)
+        self._sessions.alive(session, self._clock.now())
+        model = await self._catalog.resolve(request.base_model, request.model_path)
+        made = self._sessions.create_sampling(session, request.sampling_session_seq_id, model)
+        return json_reply(
+            {
+                "sampling_session_id": made.sampling_session_id,
+                "type": "create_sampling_session",
+            }
+        )
+
+    async def session_heartbeat(self, call: Call) -> Reply:
+        session = self._sessions.find(_HEARTBEAT(call.body).session_id, CALLER)
+        self._sessions.alive(session, self._clock.now())
+        return json_reply({"type": "session_heartbeat"})
+
+    async def finish_session(self, call: Call) -> Reply:
+        _FINISH(call.body)
+        try:
+            session = self._sessions.find(call.tail, CALLER)
+        except Gone:
+            return EMPTY  # a repeat
+        for sampling in self._sessions.finish(session):
+            self._sampling.end_session(sampling.sampling_session_id, finished=True)
+        return EMPTY
+
+    async def sampler(self, call: Call) -> Reply:
+        sampling = self._sessions.find_sampling(call.tail, CALLER)
+        return json_reply(
+            protocol.Sampler(
+                sampler_id=sampling.sampling_session_id,
+                base_model=sampling.model.base_model,
+                model_path=sampling.model.model_path,
+            )
+        )
+
+    async def server_capabilities(self, _: Call) -> Reply:
+        if not self._catalog.known:
+            await self._catalog.refresh()
+        if not self._catalog.known:
+            raise Unready("no upstream has said which models it serves yet")
+        return json_reply(protocol.Capabilities(self._catalog.supported()))
+
+    async def telemetry(self, _: Call) -> Reply:
+        """Accepted and dropped: bodies hold stack traces and paths of the user's machine."""
+        return ACCEPTED
+
+    async def healthz(self, _: Call) -> Reply:
+        return OK
+
+    async def metrics(self, _: Call) -> Reply:
+        return Reply(200, self._metrics.render(), TEXT)
+
+
+def _config(client: ClientSettings, journaled: bool) -> dict[str, Any]:
+    """What the SDK is told; batched polls need ids that survive a restart."""
+    batched = client.sample_use_retrieve_futures
+    join = client.sample_join_sampling_session
+    return {
+        "sample_max_concurrent_requests": client.sample_max_concurrent_requests,
+        "sample_dispatch_bytes_semaphore_size": client.sample_dispatch_bytes_semaphore_size,
+        "inflight_response_bytes_semaphore_size": client.inflight_response_bytes_semaphore_size,
+        "sample_use_retrieve_futures": journaled if batched is None else batched,
+        "sample_join_sampling_session": journaled if join is None else join,
+    }
+
+
+_CLIENT_CONFIG: Final = reader(protocol.ClientConfig)
+_CREATE_SESSION: Final = reader(protocol.CreateSession)
+_CREATE_SAMPLING: Final = reader(protocol.CreateSamplingSession)
+_HEARTBEAT: Final = reader(protocol.Heartbeat)
+_FINISH: Final = reader(protocol.FinishSession)
