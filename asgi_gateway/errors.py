@@ -107,6 +107,10 @@ class Interrupted(UpstreamError):
     """Sent, and no whole answer came; vLLM may still be running it, so we do not run it again."""
 
 
+class Aborted(Interrupted):
+    """The engine itself ended the sample early or answered in part, with status 200."""
+
+
 class EngineFault(UpstreamError):
     """A JSON 500: the engine answered that it failed. Worth one more try."""
 

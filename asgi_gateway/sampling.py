@@ -17,6 +17,7 @@ from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
 from asgi_gateway.delivery import UNFINISHED, Delivery
 from asgi_gateway.errors import (
+    Aborted,
     EngineFault,
     Gone,
     Interrupted,
@@ -33,6 +34,7 @@ from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.client import Client, Exchange
 from asgi_gateway.upstream.dispatch import Dispatch
+from asgi_gateway.upstream.poison import PoisonGuard
 from asgi_gateway.upstream.request import UpstreamRequest
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class Sampling:
         self._client = client
         self._ids = ids
         self._metrics = metrics
+        self._poison = PoisonGuard(settings.upstream.poison_after)
         self._decoder = Decoder(settings.missing_logprobs)
         self._dispatch = Dispatch(store, clock, settings.upstream.max_connections, self.run)
         self.delivery = Delivery(store, clock, settings.poll)
@@ -113,11 +116,12 @@ class Sampling:
             answer = await self._post(record, exchange)
             result = encode(self._decoder.decode(answer, record.want, record.prompt_tokens))
             outcome = "ok"
+            self._poison.succeeded(record.digest, exchange.url)
             if self._store.succeed(record, result, self._clock.now()):
                 self._settled(record)
         except UpstreamError as error:
             outcome = type(error).__name__.lower()
-            self._settle_failed(record, error)
+            self._settle_failed(record, error, exchange)
         except asyncio.CancelledError:
             # Whoever aborted has settled the record; if nobody did, the process is stopping.
             outcome = "aborted"
@@ -136,8 +140,9 @@ class Sampling:
             if record.body is None:
                 raise Interrupted("the sample was settled before it was sent")
             try:
+                exchange.url = self._url(record)
                 return await self._client.complete(
-                    self._url(record),
+                    exchange.url,
                     record.body,
                     request_id=record.request_id,
                     affinity=self._affinity(record),
@@ -167,7 +172,7 @@ class Sampling:
 
     # --- settle ----------------------------------------------------------------------------------
 
-    def _settle_failed(self, record: Record, error: UpstreamError) -> None:
+    def _settle_failed(self, record: Record, error: UpstreamError, exchange: Exchange) -> None:
         """An upstream error becomes a retry, a 410 or an error result."""
         if record.state is not State.RUNNING:
             return  # cancelled or overdue meanwhile
@@ -178,7 +183,11 @@ class Sampling:
             record.engine_faults += 1
             self._retry(record, now + ENGINE_FAULT_RETRY_S, "engine_fault")
         elif isinstance(error, Interrupted):
-            if record.reads_failed < self._upstream.read_retries and record.body:
+            if self._is_poison(record, error, exchange.url, now):
+                text = f"{error}; interrupted {self._upstream.poison_after} times, not tried again"
+                log.warning("sample %s failed: %s", record.request_id, text)
+                self._fail(record, Failure(text, "server"))
+            elif record.reads_failed < self._upstream.read_retries and record.body:
                 record.reads_failed += 1
                 self._retry(record, now, "interrupted")
             else:
@@ -186,6 +195,12 @@ class Sampling:
         else:
             log.warning("sample %s failed: %s", record.request_id, error)
             self._fail(record, Failure(str(error), error.category))
+
+    def _is_poison(self, record: Record, error: UpstreamError, url: str, now: float) -> bool:
+        """Whether this body keeps taking the engine down; an abort is the engine's own doing."""
+        if isinstance(error, Aborted):
+            return False
+        return self._poison.lost(record.digest, url, now)
 
     def _wait_for_upstream(self, record: Record, error: Unavailable, now: float) -> None:
         """Once more at once, then with back-off within the grace time; after it, 410."""

@@ -47,6 +47,7 @@ class UpstreamSettings(_Section, frozen=True, kw_only=True):
     keepalive_s: NotNegative = 4.0
     unavailable_grace_s: NotNegative = 300.0
     read_retries: Annotated[int, Meta(ge=0)] = 0
+    poison_after: Annotated[int, Meta(ge=0)] = 3
     affinity: Literal["sample", "session", "none"] = "sample"
 
 

@@ -30,12 +30,13 @@ class Exchange:
     somebody else, so `abort` during a connect waits until the connection stands.
     """
 
-    __slots__ = ("aborted", "connecting", "reused", "task", "written_at")
+    __slots__ = ("aborted", "connecting", "reused", "task", "url", "written_at")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
         self.connecting = False
         self.aborted = False
+        self.url = ""
         self.reused = False
         self.written_at: float | None = None
 
