@@ -25,7 +25,7 @@ from asgi_gateway.codec import (
     Topk,
     Want,
 )
-from asgi_gateway.errors import Interrupted, MissingLogprobs, Unreadable
+from asgi_gateway.errors import Aborted, MissingLogprobs, Unreadable
 
 MissingPolicy = Literal["fail", "nan"]
 
@@ -64,7 +64,7 @@ class Decoder:
         Raises:
             Unreadable: the body does not parse, lacks a field, or its lengths contradict.
             MissingLogprobs: a logprob is null or absent and the policy is "fail".
-            Interrupted: a choice was aborted or ended for an unknown reason, or choices lack.
+            Aborted: a choice was aborted or ended for an unknown reason, or choices lack.
         """
         parser, self._parser = self._parser or simdjson.Parser(), None
         try:
@@ -100,7 +100,7 @@ def _answer(doc: Any, want: Want, prompt_tokens: int, missing: MissingPolicy) ->
 def _in_order(choices: Any, expected: int) -> list[Any]:
     """The choices by their `index`, which must be 0 to expected - 1, each once."""
     if len(choices) < expected:
-        raise Interrupted(f"the upstream sent {len(choices)} choices of {expected}")
+        raise Aborted(f"the upstream sent {len(choices)} choices of {expected}")
     by_index: dict[int, Any] = {}
     for choice in choices:
         by_index[_integer(choice["index"])] = choice
@@ -116,7 +116,7 @@ def _sequence(choice: Any, topk: int, missing: MissingPolicy) -> Sequence:
     reason = choice["finish_reason"]
     stop_reason = _STOP_REASONS.get(reason) if isinstance(reason, str) else None
     if stop_reason is None:
-        raise Interrupted(f"the upstream ended a choice with finish_reason {reason!r:.40}")
+        raise Aborted(f"the upstream ended a choice with finish_reason {reason!r:.40}")
     tokens = _tokens(_required(choice, "token_ids"))
     answer = choice.get("logprobs")
     values = answer.get("token_logprobs") if answer is not None else None
