@@ -5,14 +5,22 @@ token array stays raw JSON: it is checked and spliced into the upstream's body a
 Python object per token is ever made.
 """
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from asgi_gateway.errors import Malformed
 
-# A Raw field cannot be optional in msgspec; an explicit null arrives as the text `null`.
-ABSENT: Final = msgspec.Raw()
+# Where the SDK's routes live, below the root path.
+API: Final = "/api/v1"
+
+
+def absent() -> Any:
+    """The default of a raw field, empty; made per message, as a schema cannot show a Raw value.
+
+    A Raw field cannot be optional in msgspec: an explicit null arrives as the text `null`.
+    """
+    return msgspec.field(default_factory=msgspec.Raw)
 
 
 def given(raw: msgspec.Raw) -> bool:
@@ -24,14 +32,17 @@ class _Message(msgspec.Struct, gc=False):
     pass
 
 
+SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class Chunk(_Message):
     """One piece of a prompt; the kind is told by `type`, or by its keys where old SDKs omit it."""
 
     type: str | None = None
-    tokens: msgspec.Raw = ABSENT
-    data: msgspec.Raw = ABSENT
-    location: msgspec.Raw = ABSENT
-    dmel: msgspec.Raw = ABSENT
+    tokens: msgspec.Raw = absent()
+    data: msgspec.Raw = absent()
+    location: msgspec.Raw = absent()
+    dmel: msgspec.Raw = absent()
 
     def kind(self) -> str:
         """encoded_text, image, image_asset_pointer, dmel, or what the client called it."""
@@ -65,7 +76,7 @@ class SampleRequest(_Message):
     """`POST /api/v1/asample`. seq_id goes beyond 2^53 and is an exact integer."""
 
     sampling_session_id: str
-    seq_id: int
+    seq_id: SeqId
     prompt: Prompt
     sampling_params: SamplingParams | None = None
     num_samples: int | None = None
@@ -73,7 +84,7 @@ class SampleRequest(_Message):
     topk_prompt_logprobs: int | None = None
     topk_sample_logprobs: int | None = None
     prompt_logprobs_last_n: int | None = None
-    target_prompt_logprobs: msgspec.Raw = ABSENT
+    target_prompt_logprobs: msgspec.Raw = absent()
     prompt_alt_tokens_k: int | None = None
     record_stability_info: bool | None = None
 
@@ -153,9 +164,6 @@ class Sampler(_Message, omit_defaults=True):
     sampler_id: str
     base_model: str
     model_path: str | None = None
-
-
-encode = msgspec.json.Encoder().encode
 
 
 class Reader(msgspec.Struct, frozen=True):
