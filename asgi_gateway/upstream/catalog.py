@@ -63,10 +63,32 @@ class Catalog:
 
     async def refresh(self) -> None:
         """Ask every upstream once; callers that come meanwhile share the answer."""
+        asking = self._ask()
+        await asyncio.wait([asking])
+        if not asking.cancelled():
+            asking.result()
+
+    def refresh_soon(self) -> None:
+        """Begin to ask, at most every MIN_REFRESH_S, and wait for nothing."""
+        if not self._fresh:
+            self._ask()
+
+    async def close(self) -> None:
+        """Stop asking; whoever waits for the answer goes on with what is known."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
+
+    def _ask(self) -> "asyncio.Task[None]":
         if self._refreshing is None:
-            self._refreshing = asyncio.ensure_future(self._ask_all())
+            self._refreshing = asyncio.create_task(self._ask_all())
             self._refreshing.add_done_callback(self._refreshed)
-        await asyncio.shield(self._refreshing)
+        return self._refreshing
+
+    @property
+    def _fresh(self) -> bool:
+        asked_at = self._asked_at
+        return asked_at is not None and self._clock.now() - asked_at < MIN_REFRESH_S
 
     def _refreshed(self, _: object) -> None:
         self._refreshing = None
@@ -128,8 +150,7 @@ class Catalog:
         """Ask again for a name that is not in the list, at most every MIN_REFRESH_S."""
         if name in self._served:
             return
-        fresh = self._asked_at is not None and self._clock.now() - self._asked_at < MIN_REFRESH_S
-        if not fresh or self._refreshing is not None:
+        if not self._fresh or self._refreshing is not None:
             await self.refresh()
         if not self._served:
             raise Unready("no upstream has said which models it serves yet")
