@@ -1,14 +1,14 @@
 """The flat table: path -> method, handler, body cap. Misses are not-found and wrong method."""
 
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NamedTuple
 
-from asgi_gateway.asgi import Call, Reply
+from asgi_gateway.asgi import Call, Reply, json_reply
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
+from asgi_gateway.openapi import Served, document
+from asgi_gateway.protocol import API
 from asgi_gateway.settings import LimitSettings
-
-API: Final = "/api/v1"
 
 Handler = Callable[[Call], Awaitable[Reply]]
 
@@ -46,13 +46,17 @@ class Table:
                 (f"{API}/create_sampling_session", "POST", h.create_sampling_session, small),
                 (f"{API}/get_server_capabilities", "GET", h.server_capabilities, small),
                 (f"{API}/healthz", "GET", h.healthz, small),
+                ("/livez", "GET", h.livez, small),
+                ("/readyz", "GET", h.readyz, small),
                 ("/metrics", "GET", h.metrics, small),
+                ("/openapi.json", "GET", self.openapi, small),
             )
         }
         self._with_id: tuple[tuple[str, str, Route], ...] = (
             (f"{API}/samplers/", "", Route("GET", h.sampler, small)),
             (f"{API}/sessions/", "/finish", Route("POST", h.finish_session, small)),
         )
+        self._document: Reply | None = None
 
     def find(self, path: str) -> Match | None:
         match = self._exact.get(path)
@@ -64,3 +68,16 @@ class Table:
                 if tail and "/" not in tail:
                     return Match(route, tail)
         return None
+
+    def served(self) -> Iterator[Served]:
+        """Every route by its path, with `{id}` for the id in it."""
+        for path, match in self._exact.items():
+            yield Served(path, match.route.method, match.route.body_cap_bytes)
+        for prefix, suffix, route in self._with_id:
+            yield Served(f"{prefix}{{id}}{suffix}", route.method, route.body_cap_bytes)
+
+    async def openapi(self, _: Call) -> Reply:
+        """This table as an OpenAPI document, rendered when it is first asked for."""
+        if self._document is None:
+            self._document = json_reply(document(self.served()))
+        return self._document
