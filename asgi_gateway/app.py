@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
 from asgi_gateway.asgi import (
@@ -24,6 +25,8 @@ from asgi_gateway.errors import GatewayError, NotFound, WrongMethod
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
+from asgi_gateway.keeper import Keeper
+from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.routes import Match, Table
@@ -53,12 +56,23 @@ class Gateway:
         self.settings = settings
         self._inner = inner
         self._clock = clock or SystemClock()
+        self._keeper = (
+            Keeper(Path(settings.state.dir), fsync=settings.state.fsync == "interval")
+            if settings.state.dir
+            else None
+        )
+        ids = Ids(settings.id_key or (self._keeper.key if self._keeper else None))
+        ledger: Ledger = self._keeper or NOBODY
         self._store = MemoryStore(
             work_s=settings.upstream.read_timeout_s,
             undelivered_s=settings.store.completed_ttl_s,
             delivered_s=settings.store.retrieved_ttl_s,
             max_in_flight=settings.store.max_in_flight,
             max_bytes=settings.store.max_bytes or memory_limit_bytes() // 2,
+            cursor_base=(
+                self._keeper.begin(ids.epoch, self._clock.wall_time()) if self._keeper else 0
+            ),
+            ledger=ledger,
         )
         self._client = Client(settings.upstream)
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
@@ -68,10 +82,14 @@ class Gateway:
             clock=self._clock,
             store=self._store,
             client=self._client,
-            ids=Ids(settings.id_key),
+            ids=ids,
             metrics=self._metrics,
         )
-        self._sessions = Sessions(settings.session.timeout_s, settings.session.retention_s)
+        self._sessions = Sessions(
+            settings.session.timeout_s, settings.session.retention_s, ids, ledger
+        )
+        if self._keeper is not None:
+            self._keeper.restore(self._sessions, self._store, self._clock.now())
         self._table = Table(
             SamplingHandlers(
                 clock=self._clock,
@@ -88,7 +106,7 @@ class Gateway:
                 catalog=self._catalog,
                 metrics=self._metrics,
                 client=settings.client,
-                journaled=False,
+                journaled=self._keeper is not None,
             ),
             settings.limits,
         )
@@ -163,6 +181,8 @@ class Gateway:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sampling.close()
         await self._client.close()
+        if self._keeper is not None:
+            self._keeper.close()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Gateway"]:
@@ -177,8 +197,13 @@ class Gateway:
         """Everything that time alone does. Called ten times a second."""
         now = self._clock.now()
         self._sampling.tick(now)
-        for sampling_session in self._sessions.sweep(now, SWEEP_BUDGET).lapsed:
-            self._sampling.end_session(sampling_session.sampling_session_id, finished=False)
+        swept = self._sessions.sweep(now, SWEEP_BUDGET)
+        for sampler in swept.lapsed:
+            self._sampling.end_session(sampler.sampling_session_id, finished=False)
+        for sampler in swept.forgotten:
+            self._sampling.end_session(sampler.sampling_session_id, finished=True)
+        if self._keeper is not None:
+            self._keeper.tick(now)
 
     async def _tick_for_ever(self) -> None:
         while True:

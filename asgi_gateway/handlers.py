@@ -19,12 +19,12 @@ from asgi_gateway.asgi import (
 )
 from asgi_gateway.clock import Clock
 from asgi_gateway.delivery import Outcome
-from asgi_gateway.errors import Gone, Malformed, Refusal
+from asgi_gateway.errors import Gone, Malformed, NotFound, Refusal
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
 from asgi_gateway.sessions import CALLER, Sessions
-from asgi_gateway.store.completions import Completion
+from asgi_gateway.store.completions import Completion, Page
 from asgi_gateway.store.records import Record
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.request import EMPTY_STOP_SINCE, build
@@ -127,19 +127,25 @@ class SamplingHandlers:
         target = request.target
         if target.type != "sampling_session":
             raise Malformed(f"target.type is {target.type!r:.40}, must be sampling_session")
-        sampling = self._sessions.find_sampling(target.sampling_session_id, CALLER)
-        self._sessions.alive(sampling.session, self._clock.now())
-        if request.retrieved_request_ids:
-            self._sampling.acknowledge(request.retrieved_request_ids, CALLER)
-        peer = Peer(call.receive)
+        delivery, peer = self._sampling.delivery, Peer(call.receive)
         try:
-            page = await self._sampling.delivery.completions(
+            sampling = self._sessions.find_sampling(target.sampling_session_id, CALLER)
+            self._sessions.alive(sampling.session, self._clock.now())
+            if request.retrieved_request_ids:
+                self._sampling.acknowledge(request.retrieved_request_ids, CALLER)
+            page = await delivery.completions(
                 sampling.sampling_session_id,
                 target.cloned_sampler_id,
                 request.prev_cursor,
                 peer,
                 request.timeout,
             )
+        except NotFound:
+            # 404 would poison the whole client, also for samples that it submits elsewhere.
+            if not self._sessions.may_have_issued(target.sampling_session_id, CALLER):
+                raise
+            await delivery.nothing(peer, request.timeout)
+            page = Page([], request.prev_cursor)
         finally:
             peer.close()
         kind = "completions" if page.completions else "none"

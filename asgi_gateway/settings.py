@@ -106,8 +106,9 @@ class LimitSettings(_Section, frozen=True, kw_only=True):
 
 
 class StateSettings(_Section, frozen=True, kw_only=True):
-    """The journal of sessions and open samples; none is kept where `dir` is not given."""
+    """The journal of sessions and open samples."""
 
+    # Not given: none when embedded, a folder per address under `serve`. Empty: none.
     dir: str | None = None
     fsync: Literal["none", "interval"] = "none"
 
@@ -241,6 +242,12 @@ def _build(values: Mapping[str, Any]) -> Settings:
         section, _, name = path.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[name] = value
     return msgspec.convert(tree, Settings)
+
+
+def default_state_dir(host: str, port: int) -> Path:
+    """Where `serve` keeps its journal: one folder per address that it listens on."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "asgi-gateway" / f"{host.replace(':', '_')}-{port}"
 
 
 def memory_limit_bytes() -> int:
