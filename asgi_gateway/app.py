@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from asgi_gateway.asgi import (
     App,
@@ -18,10 +18,11 @@ from asgi_gateway.asgi import (
     error_reply,
     path_below_root,
     read_body,
+    replayed,
     send_reply,
 )
 from asgi_gateway.clock import Clock, SystemClock
-from asgi_gateway.errors import GatewayError, NotFound, WrongMethod
+from asgi_gateway.errors import Foreign, GatewayError, NotFound, WrongMethod
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
@@ -35,6 +36,10 @@ from asgi_gateway.sessions import Sessions
 from asgi_gateway.settings import Settings, memory_limit_bytes
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.states import State
+from asgi_gateway.training.embedded import Embedded
+from asgi_gateway.training.handshake import TrainerHandshake
+from asgi_gateway.training.proxy import Proxy
+from asgi_gateway.training.trainer import Trainer
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.client import Client
 
@@ -90,25 +95,22 @@ class Gateway:
         )
         if self._keeper is not None:
             self._keeper.restore(self._sessions, self._store, self._clock.now())
+        self._behind, trainer = _what_is_behind(settings, inner, self._clock)
+        self._trainer = trainer
+        parts: dict[str, Any] = {
+            "clock": self._clock,
+            "sampling": self._sampling,
+            "sessions": self._sessions,
+            "catalog": self._catalog,
+            "metrics": self._metrics,
+        }
+        shared = {**parts, "client": settings.client, "journaled": self._keeper is not None}
+        adopted = TrainerHandshake(trainer, **shared) if trainer is not None else None
         self._table = Table(
-            SamplingHandlers(
-                clock=self._clock,
-                sampling=self._sampling,
-                sessions=self._sessions,
-                catalog=self._catalog,
-                metrics=self._metrics,
-                inline_bytes=settings.poll.inline_bytes,
-            ),
-            HandshakeHandlers(
-                clock=self._clock,
-                sampling=self._sampling,
-                sessions=self._sessions,
-                catalog=self._catalog,
-                metrics=self._metrics,
-                client=settings.client,
-                journaled=self._keeper is not None,
-            ),
+            SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
+            adopted or HandshakeHandlers(**shared),
             settings.limits,
+            adopted.save_weights_for_sampler if adopted is not None else None,
         )
         self._add_gauges()
         self._ticker: asyncio.Task[None] | None = None
@@ -123,21 +125,21 @@ class Gateway:
             match = self._table.find(path_below_root(scope))
             if match is not None:
                 await self._answer(match, scope, receive, send)
-            elif self._inner is not None:
-                await self._inner(scope, receive, send)
+            elif self._behind is not None:
+                await self._pass_on(scope, receive, send)
             else:
                 await send_reply(send, error_reply(NotFound(f"no route {scope['path']!r:.200}")))
         elif kind == "lifespan":
             inner = InnerLifespan(self._inner, scope) if self._inner is not None else None
             await serve_lifespan(receive, send, self.open, self.close, inner)
-        elif self._inner is not None:
-            await self._inner(scope, receive, send)
+        elif self._behind is not None:
+            await self._behind(scope, receive, send)
         elif kind == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
 
     async def _answer(self, match: Match, scope: Scope, receive: Receive, send: Send) -> None:
-        route = match.route
+        route, body = match.route, b""
         try:
             if self._ticker is None:
                 await self.open()  # a host that runs no lifespan for the apps it mounts
@@ -148,6 +150,9 @@ class Gateway:
         except ClientGone:
             return
         except GatewayError as error:
+            if isinstance(error, Foreign) and self._behind is not None:
+                await self._pass_on(scope, replayed(body, receive), send)
+                return
             reply = error_reply(error)
             if isinstance(error, WrongMethod):
                 reply = reply._replace(headers=((b"allow", route.method.encode()),))
@@ -157,12 +162,27 @@ class Gateway:
             reply = _INTERNAL_ERROR
         await send_reply(send, reply, close=self._sampling.delivery.stopping)
 
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let what is behind us answer. A poll waits for a trainer that is away: the SDK repeats
+        one at once after a 5xx."""
+        assert self._behind is not None
+        if self._ticker is None:
+            await self.open()
+        if isinstance(self._behind, Proxy):
+            is_poll = scope["path"].endswith("/retrieve_future")
+            patience_s = self.settings.poll.hold_s if is_poll else 0.0
+            await self._behind.forward(scope, receive, send, patience_s=patience_s)
+        else:
+            await self._behind(scope, receive, send)
+
     # --- lifetime --------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Start serving; does nothing where it is open already."""
         if self._ticker is None:
             self._client.open()
+            if isinstance(self._behind, Proxy):
+                self._behind.open()
             self._ticker = asyncio.create_task(self._tick_for_ever())
             self._catalog_task = asyncio.create_task(self._catalog.refresh())
 
@@ -181,6 +201,10 @@ class Gateway:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sampling.close()
         await self._client.close()
+        if self._trainer is not None:
+            await self._trainer.close()
+        if isinstance(self._behind, Proxy):
+            await self._behind.close()
         if self._keeper is not None:
             self._keeper.close()
 
@@ -232,3 +256,24 @@ class Gateway:
         gauge(
             "late_events", "Lost races, such as a result after a cancel.", lambda: store.late_events
         )
+
+
+def _what_is_behind(
+    settings: Settings, inner: App | None, clock: Clock
+) -> tuple[App | None, Trainer | None]:
+    """Who answers what is not ours, and whether it is a trainer that owns the sessions.
+
+    Raises:
+        ValueError: settings that contradict each other.
+    """
+    training = settings.training
+    if training.url is not None:
+        if inner is not None:
+            raise ValueError("training.url and an inner application exclude each other")
+        proxy = Proxy(training.url)
+        return proxy, Trainer(proxy.request_json, clock)
+    if training.embedded:
+        if inner is None:
+            raise ValueError("training.embedded needs an inner application")
+        return inner, Trainer(Embedded(inner).ask, clock)
+    return inner, None

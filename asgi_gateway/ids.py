@@ -14,7 +14,7 @@ import re
 import secrets
 from typing import Final
 
-from asgi_gateway.errors import Gone, NotFound
+from asgi_gateway.errors import Foreign, Gone, NotFound
 
 _MAC_BYTES: Final = 12
 # What every request id on the wire must look like, ours or not.
@@ -57,7 +57,9 @@ class Ids:
             return Gone("this sample's result is no longer held; submit it again")
         if not _SHAPE.match(request_id):
             return NotFound("request_id must be 1 to 128 characters of A-Z, a-z, 0-9, _ and -")
-        return NotFound("unknown request_id")
+        if _OURS.match(request_id):
+            return NotFound("unknown request_id")
+        return Foreign("unknown request_id")
 
     def _mac(self, caller: str, purpose: str, stem: str) -> str:
         # Stem and purpose hold no NUL, so no caller name can imitate another triple.

@@ -27,7 +27,14 @@ class Match(NamedTuple):
 class Table:
     """Exact paths in one dict; the two routes with an id in the path by prefix and suffix."""
 
-    def __init__(self, s: SamplingHandlers, h: HandshakeHandlers, limits: LimitSettings) -> None:
+    def __init__(
+        self,
+        s: SamplingHandlers,
+        h: HandshakeHandlers,
+        limits: LimitSettings,
+        save_weights: Handler | None = None,
+    ) -> None:
+        """save_weights: answers `save_weights_for_sampler` where a trainer is behind us."""
         small = limits.body_bytes
         many = limits.retrieve_futures_body_bytes
         self._exact: dict[str, Match] = {
@@ -49,6 +56,9 @@ class Table:
                 ("/metrics", "GET", h.metrics, small),
             )
         }
+        if save_weights is not None:
+            saves = Route("POST", save_weights, small)
+            self._exact[f"{API}/save_weights_for_sampler"] = Match(saves, "")
         self._with_id: tuple[tuple[str, str, Route], ...] = (
             (f"{API}/samplers/", "", Route("GET", h.sampler, small)),
             (f"{API}/sessions/", "/finish", Route("POST", h.finish_session, small)),

@@ -105,6 +105,14 @@ class LimitSettings(_Section, frozen=True, kw_only=True):
     body_bytes: Count = 64 << 10
 
 
+class TrainingSettings(_Section, frozen=True, kw_only=True):
+    """The Tinker-compatible API server that everything goes to which is not sampling."""
+
+    url: str | None = None
+    # The inner application that the gateway is wrapped around is that server.
+    embedded: bool = False
+
+
 class StateSettings(_Section, frozen=True, kw_only=True):
     """The journal of sessions and open samples."""
 
@@ -122,6 +130,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     client: ClientSettings = ClientSettings()
     models: ModelSettings = ModelSettings()
     state: StateSettings = StateSettings()
+    training: TrainingSettings = TrainingSettings()
     limits: LimitSettings = LimitSettings()
     missing_logprobs: Literal["fail", "nan"] = "fail"
     # Secret of the MAC in request ids; a random one per process where not given.

@@ -87,15 +87,19 @@ class Catalog:
         if served:
             self._served = served
 
-    async def resolve(self, base_model: str | None, model_path: str | None) -> Model:
+    async def resolve(
+        self, base_model: str | None, model_path: str | None, *, trusted: bool = False
+    ) -> Model:
         """The weights that a client means; the path wins where both are given.
+
+        trusted: the path comes from the trainer that wrote it; the upstream need not list it yet.
 
         Raises:
             Malformed: a name that is not served; the text says which are.
             Unready: no upstream has said what it serves.
         """
         if model_path is not None:
-            return await self._resolve_path(model_path, base_model)
+            return await self._resolve_path(model_path, base_model, trusted)
         if base_model is None:
             raise Malformed("base_model or model_path is needed")
         name = self._configured.get(base_model, base_model)
@@ -105,7 +109,7 @@ class Catalog:
             raise Malformed(f"base_model {base_model!r:.200} is not served here; served: {served}")
         return Model(name, base_model, _salt(base_model))
 
-    async def _resolve_path(self, path: str, base_model: str | None) -> Model:
+    async def _resolve_path(self, path: str, base_model: str | None, trusted: bool) -> Model:
         match = _SAMPLER_PATH.match(path)
         if match is None:
             raise Malformed(
@@ -114,12 +118,12 @@ class Catalog:
         name = f"{match['run']}_{match['checkpoint']}"
         await self._ensure(name)
         served = self._served.get(name)
-        if served is None:
+        if served is None and not trusted:
             raise Malformed(
                 f"model_path {path!r:.200} needs the adapter {name!r:.200} on the upstream,"
                 " which has not loaded it"
             )
-        base = base_model or self._public_name(served.parent)
+        base = base_model or self._public_name(served.parent if served is not None else None)
         if base is None:
             raise Malformed(f"the base model of {path!r:.200} is not known; give base_model too")
         return Model(name, base, _salt(path), path)
