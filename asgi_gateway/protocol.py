@@ -5,7 +5,7 @@ token array stays raw JSON: it is checked and spliced into the upstream's body a
 Python object per token is ever made.
 """
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -13,6 +13,9 @@ from asgi_gateway.errors import Malformed
 
 # A Raw field cannot be optional in msgspec; an explicit null arrives as the text `null`.
 ABSENT: Final = msgspec.Raw()
+
+# The SDK's clone ids reach 1e18; a double would round them.
+SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 def given(raw: msgspec.Raw) -> bool:
@@ -65,7 +68,7 @@ class SampleRequest(_Message):
     """`POST /api/v1/asample`. seq_id goes beyond 2^53 and is an exact integer."""
 
     sampling_session_id: str
-    seq_id: int
+    seq_id: SeqId
     prompt: Prompt
     sampling_params: SamplingParams | None = None
     num_samples: int | None = None
