@@ -21,6 +21,11 @@ _MAC_BYTES: Final = 12
 _SHAPE: Final = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _OURS: Final = re.compile(r"([0-9a-f]{10})-([0-9a-f]{1,16})-([A-Za-z0-9_-]{16})\Z")
 
+# How vLLM begins an answer: `cmpl-` and the X-Request-Id of the request that it answers.
+_ANSWERED: Final = re.compile(
+    rb'\s*\{\s*"id"\s*:\s*"cmpl-([0-9a-f]{10}-[0-9a-f]{1,16}-[A-Za-z0-9_-]{16})"'
+)
+
 REQUEST: Final = "request"
 SESSION: Final = "session"
 SAMPLER: Final = "sampler"
@@ -66,3 +71,13 @@ class Ids:
         message = f"{stem}\0{purpose}\0{caller}".encode()
         digest = hashlib.blake2b(message, key=self._key, digest_size=_MAC_BYTES).digest()
         return base64.urlsafe_b64encode(digest).decode()
+
+
+def names_other_request(answer: bytes, request_id: str) -> bool:
+    """Whether a completion says that it answers another request id of ours.
+
+    Descriptors that are mixed up below us, as uvloop has done after a cancelled connect, would give
+    one caller the sample of another; an upstream that names no id of ours says nothing.
+    """
+    named = _ANSWERED.match(answer)
+    return named is not None and named[1] != request_id.encode()

@@ -14,6 +14,9 @@ from asgi_gateway.errors import Malformed
 # A Raw field cannot be optional in msgspec; an explicit null arrives as the text `null`.
 ABSENT: Final = msgspec.Raw()
 
+# The SDK's clone ids reach 1e18; a double would round them.
+SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
 
 def given(raw: msgspec.Raw) -> bool:
     """Whether a raw field was sent and is not null."""
@@ -22,9 +25,6 @@ def given(raw: msgspec.Raw) -> bool:
 
 class _Message(msgspec.Struct, gc=False):
     pass
-
-
-SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Chunk(_Message):
