@@ -13,7 +13,7 @@ import simdjson
 
 from asgi_gateway.codec import SampleArrays, StopReason, Want
 from asgi_gateway.codec.decode import Decoder, MissingPolicy
-from asgi_gateway.errors import Interrupted, MissingLogprobs, Unreadable
+from asgi_gateway.errors import Aborted, MissingLogprobs, Unreadable
 from tests.codec import bodies
 from tests.codec.reference import check, expected
 from tests.support.recorded import Recorded, recordings
@@ -27,11 +27,11 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "completion_512tok_logprobs0_astokenids": (Unreadable, NO_IDS),
     "completion_512tok_logprobs1_astokenids": (Unreadable, NO_IDS),
     "completion_512tok_plain": (Unreadable, NO_IDS),
-    "completion_aborted_by_endpoint": (Interrupted, "'abort'"),
+    "completion_aborted_by_endpoint": (Aborted, "'abort'"),
     "completion_echo_32768_logprobs0": (Unreadable, NO_IDS),
     "completion_echo_max0": (MissingLogprobs, "1 of 16 token_logprobs are null"),
     "completion_prompt_8192_astokenids": (Unreadable, NO_IDS),
-    "completion_repetition": (Interrupted, "'repetition'"),
+    "completion_repetition": (Aborted, "'repetition'"),
     "nan_completion_no_logprobs": (MissingLogprobs, "no logprobs for 2 tokens"),
     "router_circuit_half_open_ok": (Unreadable, "does not parse"),
     "router_max_tokens_null": (Unreadable, NO_IDS),
@@ -183,8 +183,8 @@ def test_two_prompts_in_one_request_are_choices_of_one_sample() -> None:
 @pytest.mark.parametrize(
     ("indexes", "kind"),
     [
-        ([0, 1, 2], Interrupted),
-        ([], Interrupted),
+        ([0, 1, 2], Aborted),
+        ([], Aborted),
         ([0, 1, 2, 3, 4], Unreadable),
         ([0, 1, 2, 2], Unreadable),
         ([1, 2, 3, 4], Unreadable),
@@ -216,13 +216,13 @@ def test_the_one_choice_of_one_is_number_0() -> None:
 def test_one_choice_that_did_not_end_by_itself_interrupts_all(reason: Any, position: int) -> None:
     choices = [bodies.choice(index) for index in range(3)]
     choices[position]["finish_reason"] = reason
-    with pytest.raises(Interrupted, match="finish_reason"):
+    with pytest.raises(Aborted, match="finish_reason"):
         Decoder("nan").decode(bodies.body(*choices), Want(sequences=3), 3)
 
 
 def test_an_aborted_choice_without_a_token_is_not_delivered() -> None:
     cut = bodies.choice(1, finish_reason="abort", token_ids=[], logprobs=None)
-    with pytest.raises(Interrupted, match="'abort'"):
+    with pytest.raises(Aborted, match="'abort'"):
         Decoder().decode(bodies.body(bodies.choice(), cut), Want(sequences=2), 3)
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from asgi_gateway.codec import SampleArrays, Want
 from asgi_gateway.codec.decode import Decoder, MissingPolicy
-from asgi_gateway.errors import Interrupted, MissingLogprobs, Unreadable, UpstreamError
+from asgi_gateway.errors import Aborted, MissingLogprobs, Unreadable, UpstreamError
 from tests.codec import bodies
 from tests.codec.reference import Refused, check, expected
 from tests.support.recorded import recordings
 
-DOCUMENTED = (Unreadable, MissingLogprobs, Interrupted)
+DOCUMENTED = (Unreadable, MissingLogprobs, Aborted)
 GOOD = bodies.body()
 EVERYTHING = Want(prompt_logprobs=True, prompt_topk=2, sampled_topk=2)
 RIGHT = expected(GOOD, EVERYTHING, 3)
@@ -191,7 +191,7 @@ def test_a_logprob_at_the_edge_of_float32() -> None:
 def test_a_body_that_is_no_answer(body: bytes) -> None:
     error = refusal(Decoder(), body, Want())
     if b'"choices":{}' in body:  # none of the one that was asked for
-        assert isinstance(error, Interrupted)
+        assert isinstance(error, Aborted)
     else:
         assert isinstance(error, Unreadable)
 
@@ -211,9 +211,9 @@ def test_of_a_duplicate_key_the_first_counts() -> None:
     body = GOOD.replace(b'"token_ids":', b'"token_ids":[4,5,6],"token_ids":')
     assert Decoder().decode(body, Want(), 3).sequences[0].tokens.tolist() == [4, 5, 6]
     body = GOOD.replace(b'"choices":', b'"choices":[],"choices":')
-    assert isinstance(refusal(Decoder(), body), Interrupted)
+    assert isinstance(refusal(Decoder(), body), Aborted)
     body = GOOD.replace(b'"finish_reason":', b'"finish_reason":"abort","finish_reason":')
-    assert isinstance(refusal(Decoder(), body), Interrupted)
+    assert isinstance(refusal(Decoder(), body), Aborted)
 
 
 def test_a_duplicate_token_in_a_row_is_one_cell() -> None:
