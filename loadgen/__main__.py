@@ -73,6 +73,14 @@ def _add_upstream(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         help="answer so long after asked (default: %(default)s)",
     )
     add(
+        "--barrier",
+        type=_whole(1),
+        nargs="?",
+        const=0,
+        metavar="K",
+        help="hold answers until K are outstanding, or until POST /release; POST /hold shuts again",
+    )
+    add(
         "--keepalive-s",
         type=_seconds,
         default=5.0,
@@ -113,6 +121,7 @@ def _upstream(arguments: argparse.Namespace) -> int:
         keepalive_s=arguments.keepalive_s,
         faults=arguments.faults,
         fault_times=arguments.fault_times,
+        barrier=arguments.barrier,
     )
     # Collecting the imports and the tape again and again would show up in measurements.
     gc.set_threshold(50_000, 20, 100)
