@@ -52,6 +52,11 @@ def _add_upstream(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         help="adapter of the first model, repeatable or comma-separated",
     )
     add(
+        "--any-adapter",
+        action="store_true",
+        help="take every unknown name as an adapter that is found when first asked for",
+    )
+    add(
         "--max-model-len",
         type=_whole(2),
         default=65_536,
@@ -115,6 +120,7 @@ def _upstream(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         models=models,
         loras=tuple(arguments.lora),
+        any_adapter=arguments.any_adapter,
         max_model_len=arguments.max_model_len,
         vocab=arguments.vocab_size,
         delay_s=arguments.delay_s,

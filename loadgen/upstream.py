@@ -39,6 +39,8 @@ VERSION: Final = "0.32.0"
 class Settings(NamedTuple):
     """How the stand-in behaves. Lengths in tokens, times in seconds.
 
+    any_adapter: whether every unknown model name is an adapter that is found when first asked for, as
+    with vLLM's filesystem resolver; such names are not listed.
     barrier: how many outstanding completions open the barrier, 0 where only `POST /release` does;
     None for no barrier.
     """
@@ -47,6 +49,7 @@ class Settings(NamedTuple):
     port: int = 8001
     models: tuple[str, ...] = (MODEL,)
     loras: tuple[str, ...] = ()
+    any_adapter: bool = False
     max_model_len: int = 65_536
     vocab: int = VOCAB
     delay_s: float = 0.0
@@ -76,7 +79,10 @@ class Upstream:
         self.counts = Counts()
         self._tape = tape(settings.vocab)
         self._limits = Limits(
-            (*settings.models, *settings.loras), settings.max_model_len, settings.vocab
+            (*settings.models, *settings.loras),
+            settings.max_model_len,
+            settings.vocab,
+            settings.any_adapter,
         )
         self._connections: set[Connection] = set()
         self._all_lost = asyncio.Event()

@@ -12,6 +12,7 @@ from asgi_gateway.protocol import reader
 from asgi_gateway.sessions import CALLER, SamplingSession, Session
 from asgi_gateway.training.proxy import Answer
 from asgi_gateway.training.trainer import Trainer
+from asgi_gateway.upstream.catalog import Model
 
 
 class TrainerHandshake(HandshakeHandlers):
@@ -37,6 +38,18 @@ class TrainerHandshake(HandshakeHandlers):
             if not await self._trainer.knows_session(session_id, call.scope):
                 raise
             return self._sessions.create(CALLER, self._clock.now(), session_id)
+
+    async def _model(self, request: protocol.CreateSamplingSession, call: Call) -> Model:
+        """As without a trainer; an adapter that no upstream lists yet may be one that it saved."""
+        try:
+            return await super()._model(request, call)
+        except Malformed:
+            if request.model_path is None:
+                raise
+            base_model = await self._trainer.base_of(request.model_path, call.scope)
+            if base_model is None:
+                raise
+        return await self._catalog.resolve(base_model, request.model_path, trusted=True)
 
     async def session_heartbeat(self, call: Call) -> Reply:
         session = await self._session(_HEARTBEAT(call.body).session_id, call)

@@ -149,6 +149,13 @@ class Trainer:
             base_model if isinstance(base_model, str) else None,
         )
 
+    async def base_of(self, path: str, scope: Scope) -> str | None:
+        """The base model of saved weights; None where the trainer has none at this path."""
+        answer = await self.post("weights_info", {"tinker_path": path}, scope)
+        value = _json(answer)
+        base_model = value.get("base_model") if isinstance(value, dict) else None
+        return base_model if answer.status == 200 and isinstance(base_model, str) else None
+
     async def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
