@@ -96,10 +96,11 @@ class Handlers:
     async def retrieve_future(self, call: Call) -> Reply:
         request = _RETRIEVE(call.body)
         record = self._sampling.find(request.request_id, CALLER)
+        self._sessions.sign_of_life(record.sampling_session_id, self._clock.now())
         peer = Peer(call.receive)
         try:
             outcome = await self._sampling.outcome(record, peer)
-            if outcome is Outcome.READY and peer.seen_open():
+            if peer.seen_open() and outcome is Outcome.READY:
                 self._sampling.delivered(record)
         finally:
             peer.close()
@@ -168,6 +169,7 @@ class Handlers:
 
     async def sampler(self, call: Call) -> Reply:
         sampling = self._sessions.find_sampling(call.tail, CALLER)
+        self._sessions.alive(sampling.session, self._clock.now())
         return Reply(
             200,
             protocol.encode(

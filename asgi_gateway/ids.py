@@ -27,7 +27,8 @@ class Ids:
 
     def __init__(self, key: str | None = None) -> None:
         self._shared_key = key is not None
-        self._key = secrets.token_bytes(32) if key is None else hashlib.sha256(key.encode()).digest()
+        seed = secrets.token_bytes(32) if key is None else key.encode()
+        self._key = hashlib.sha256(seed).digest()
         self.epoch = secrets.token_hex(5)
         self._counter = itertools.count()
 
