@@ -98,7 +98,7 @@ def serve(settings: Settings) -> int:
         access_log=False,
         log_level="warning",
         server_header=False,
-        timeout_keep_alive=int(server.keepalive_s),
+        timeout_keep_alive=max(1, int(server.keepalive_s)),
         backlog=server.backlog,
     )
     runner = Server(config)

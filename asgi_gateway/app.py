@@ -22,7 +22,7 @@ from asgi_gateway.asgi import (
     send_reply,
 )
 from asgi_gateway.clock import Clock, SystemClock
-from asgi_gateway.errors import Foreign, GatewayError, NotFound, WrongMethod
+from asgi_gateway.errors import Foreign, GatewayError, NotFound, Unready, WrongMethod
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
@@ -115,6 +115,7 @@ class Gateway:
         self._add_gauges()
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Gateway {self._store!r} {self._sessions!r}>"
@@ -178,7 +179,13 @@ class Gateway:
     # --- lifetime --------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Start serving; does nothing where it is open already."""
+        """Start serving; does nothing where it is open already.
+
+        Raises:
+            Unready: it was closed; what is closed stays so, or a late request would start it again.
+        """
+        if self._closed:
+            raise Unready("this gateway was closed")
         if self._ticker is None:
             self._client.open()
             if isinstance(self._behind, Proxy):
@@ -195,6 +202,7 @@ class Gateway:
         ticker, self._ticker = self._ticker, None
         if ticker is None:
             return
+        self._closed = True
         tasks = [task for task in (ticker, self._catalog_task) if task is not None]
         for task in tasks:
             task.cancel()

@@ -103,12 +103,14 @@ class SamplingHandlers:
             if saved:
                 return saved
             raise
+        self._sessions.sign_of_life(record.sampling_session_id, self._clock.now())
         peer = Peer(call.receive)
         try:
             outcome = await self._sampling.delivery.outcome(record, peer)
+            here = peer.seen_open()
             if outcome is Outcome.READY:
                 reply, whole = self._ready(record, call.scope, bool(request.allow_metadata_only))
-                if whole and peer.seen_open():
+                if whole and here:
                     self._sampling.delivered(record)
             else:
                 reply = self._try_again(record)

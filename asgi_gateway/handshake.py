@@ -92,6 +92,7 @@ class HandshakeHandlers:
 
     async def sampler(self, call: Call) -> Reply:
         sampling = self._sessions.find_sampling(call.tail, CALLER)
+        self._sessions.alive(sampling.session, self._clock.now())
         return json_reply(
             protocol.Sampler(
                 sampler_id=sampling.sampling_session_id,

@@ -90,6 +90,12 @@ class Sessions:
         self._alive.start(session, now)
         self._kept.start(session, now)
 
+    def sign_of_life(self, sampling_session_id: str, now: float) -> None:
+        """The same from a request that names a sampling session; nothing where none is known."""
+        sampling = self._sampling.get(sampling_session_id)
+        if sampling is not None and not sampling.session.finished:
+            self.alive(sampling.session, now)
+
     def find(self, session_id: str, caller: str) -> Session:
         """A session that was not finished.
 
@@ -177,16 +183,17 @@ class Sessions:
 
     def sweep(self, now: float, budget: int) -> Swept:
         """Name what has lapsed, and forget the sessions whose retention is over."""
-        lapsed = [
-            sampling
-            for session in self._alive.due(now, budget)
-            for sampling in session.sampling.values()
-        ]
+        lapsed = self._alive.due(now, budget)
         forgotten = []
         for session in self._kept.due(now, budget):
+            if session in self._alive:  # a retention below the timeout, or a sweep that lags
+                self._alive.stop(session)
+                lapsed.append(session)
             del self._sessions[session.session_id]
             self._ledger.session_forgotten(session.session_id)
             for sampling in session.sampling.values():
                 del self._sampling[sampling.sampling_session_id]
                 forgotten.append(sampling)
-        return Swept(lapsed, forgotten)
+        return Swept(
+            [sampling for session in lapsed for sampling in session.sampling.values()], forgotten
+        )

@@ -8,6 +8,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
@@ -17,6 +18,11 @@ from msgspec import Meta
 ENVIRONMENT_PREFIX: Final = "ASGI_GATEWAY_"
 FILE_VARIABLE: Final = "ASGI_GATEWAY_CONFIG"
 SECRETS: Final = frozenset({"id_key"})
+# Version 2 and version 1, as a container sees its own limit.
+CGROUP_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -212,13 +218,16 @@ def _from_file(path: Path, problems: list[str]) -> list[tuple[str, Any]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         problems.append(f"file: {path} is not TOML: {error}")
         return []
-    return list(_flatten(table))
+    return list(_flatten(table, {path.rpartition(".")[0] for path, _ in leaves(Settings)}))
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(
+    table: Mapping[str, Any], sections: AbstractSet[str], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of all that a file says; an unknown table counts even when empty."""
     for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{name}.")
+        if isinstance(value, dict) and (value or prefix + name in sections):
+            yield from _flatten(value, sections, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
@@ -259,13 +268,13 @@ def default_state_dir(host: str, port: int) -> Path:
     return Path(base) / "asgi-gateway" / f"{host.replace(':', '_')}-{port}"
 
 
-def memory_limit_bytes() -> int:
+def memory_limit_bytes(limit_files: Iterable[Path] = CGROUP_LIMITS) -> int:
     """The cgroup's memory limit where one is set, else the machine's physical memory, in bytes."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [physical]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in limit_files:
         try:
-            limits.append(int(Path(path).read_text()))
+            limits.append(int(path.read_text()))
         except (OSError, ValueError):  # absent, or "max"
             continue
     return min(limits)

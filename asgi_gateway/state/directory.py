@@ -10,8 +10,7 @@ from typing import Final
 from asgi_gateway.state import StateLocked, StateUnusable
 
 _LOCK_NAME: Final = "lock"
-_SEGMENT: Final = re.compile(r"journal-([0-9]{6,})\.log")
-_PARTIAL: Final = re.compile(r"journal-[0-9]{6,}\.part")
+_FILE: Final = re.compile(r"journal-([0-9]{6,})\.(log|base|part)")
 
 
 class DirectoryLock:
@@ -66,28 +65,37 @@ def unusable(directory: Path, fault: OSError) -> StateUnusable:
 
 
 def segment_path(directory: Path, number: int) -> Path:
+    """Where events are appended."""
     return directory / f"journal-{number:06}.log"
 
 
+def base_path(directory: Path, number: int) -> Path:
+    """A whole copy of what was live: nothing with a lower number counts any more."""
+    return directory / f"journal-{number:06}.base"
+
+
 def partial_path(directory: Path, number: int) -> Path:
-    """Where a segment of copies is written before it is complete; ignored when reading."""
+    """Where such a copy is written before it is whole; never read."""
     return directory / f"journal-{number:06}.part"
 
 
-def segments(directory: Path) -> list[tuple[int, Path]]:
-    """Number and path of the journal's files, oldest first. Raises OSError."""
-    return sorted(
-        (int(match[1]), path)
-        for path in directory.iterdir()
-        if (match := _SEGMENT.fullmatch(path.name))
-    )
+def segments(directory: Path) -> tuple[list[tuple[int, Path]], list[Path]]:
+    """Number and path of the files that count, and the files that do not, oldest first each.
 
-
-def drop_partials(directory: Path) -> None:
-    """Delete copies that a crash left incomplete. Raises OSError."""
-    for path in directory.iterdir():
-        if _PARTIAL.fullmatch(path.name):
-            path.unlink()
+    Raises OSError.
+    """
+    counting: list[tuple[int, Path]] = []
+    idle: list[Path] = []
+    found = ((_FILE.fullmatch(path.name), path) for path in directory.iterdir())
+    for number, kind, path in sorted((int(m[1]), m[2], path) for m, path in found if m):
+        if kind == "part":
+            idle.append(path)
+            continue
+        if kind == "base":
+            idle += [older for _, older in counting]
+            counting.clear()
+        counting.append((number, path))
+    return counting, idle
 
 
 def sync_directory(directory: Path) -> None:

@@ -3,7 +3,7 @@
 What the owner does, and when:
 
 - `append` for each event; `flush` right before it answers an accept, and once per turn of the loop.
-- `compact_some(live)` once per turn of the loop, behind the flush; nearly always it does nothing.
+- `compact_some(live)` once per turn of the loop; nearly always it does nothing.
 - once a second: `retry`, and `await asyncio.to_thread(journal.sync)` if `sync_wanted`, or always
   where `state.fsync` is `interval`. Without the former, a compaction never ends.
 - `healthy` before it promises anything that has to survive; `close` at the end.
@@ -14,7 +14,6 @@ the last half minute or so where none is made.
 """
 
 import contextlib
-import logging
 import os
 import threading
 from pathlib import Path
@@ -23,11 +22,10 @@ from typing import Final
 from asgi_gateway.state.compaction import Compaction, Live
 from asgi_gateway.state.directory import DirectoryLock, segment_path, sync_directory
 from asgi_gateway.state.events import HEADER_BYTES, Event, frame_into, frames_in
+from asgi_gateway.state.health import Health
 from asgi_gateway.state.reading import Found
 from asgi_gateway.state.segment import Segment
 from asgi_gateway.state.tally import Tally
-
-log = logging.getLogger(__name__)
 
 MIN_DEAD_BYTES: Final = 8 * 2**20
 # Events copied per call: about 0.5 ms.
@@ -41,8 +39,7 @@ class Journal:
     `retry` permits the attempt, `compact_some` makes it. So nothing piles up in memory, and nothing
     that was missed stays missing.
 
-    write_failures: writes, syncs and copies that failed. lost_events: dropped since opening.
-    found: what was wrong with the files at opening.
+    lost_events: dropped since opening. found: what was wrong with the files at opening.
     """
 
     def __init__(
@@ -65,17 +62,14 @@ class Journal:
         self._tally = found.tally
         self._min_dead_bytes = min_dead_bytes
         self._compaction: Compaction | None = None
-        self._failed: str | None = None
+        self._health = Health(directory)
         self._stopped = False
-        self._blocked = False
-        self._gave_up = False
         self._closed = False
         # Held while descriptors are used in, or closed under, the thread that syncs.
         self._syncing = threading.Lock()
         self._sync_fault: str | None = None
         self._names_changed = True
         self.found = found
-        self.write_failures = 0
         self.lost_events = 0
 
     def __repr__(self) -> str:
@@ -85,22 +79,31 @@ class Journal:
     @property
     def failed(self) -> str | None:
         """Why what is appended now may not survive; None while it does."""
-        return self._failed or self._sync_fault
+        return self._health.failed or self._sync_fault
 
     @property
     def healthy(self) -> bool:
-        return self._failed is None and self._sync_fault is None
+        return self._health.failed is None and self._sync_fault is None
+
+    @property
+    def write_failures(self) -> int:
+        """Writes, syncs and copies that failed."""
+        return self._health.write_failures
 
     @property
     def sync_wanted(self) -> bool:
         """A compaction waits for `sync` to end it."""
-        return self._compaction is not None and self._compaction.copied
+        compaction = self._compaction
+        if compaction is None or self._stopped or self._sync_fault is not None:
+            return False
+        return compaction.copied and not compaction.done
 
     @property
     def nbytes(self) -> int:
         """Bytes in all segments, what is not flushed included."""
-        old = self._compaction.old.total_bytes if self._compaction is not None else 0
-        return self._tally.total_bytes + old
+        compaction = self._compaction
+        old_bytes = compaction.old_bytes if compaction is not None and not compaction.done else 0
+        return self._tally.total_bytes + old_bytes
 
     # --- the hot path ----------------------------------------------------------------------------
 
@@ -122,6 +125,7 @@ class Journal:
                 self._segment.write(self._buffer)
             except OSError as fault:
                 self.lost_events += frames_in(self._buffer)
+                self._tally.total_bytes -= len(self._buffer)
                 self._fail(f"{self._segment.path.name}: {fault.strerror}")
             self._buffer.clear()
 
@@ -132,14 +136,11 @@ class Journal:
 
         Never raises for the disk; what `live` raises ends the compaction and goes through.
         """
-        if self._sync_fault is not None:
-            self._fail(self._sync_fault)
-            self._sync_fault = None
+        self._heed_sync()
         compaction = self._compaction
         if compaction is None or self._stopped:
-            if not self._blocked and (
-                self._failed is not None or self._tally.due(self._min_dead_bytes)
-            ):
+            wanted = self._health.failed is not None or self._tally.due(self._min_dead_bytes)
+            if wanted and self._health.may_try:
                 self._begin(live)
         elif compaction.done:
             self._end(compaction)
@@ -147,8 +148,9 @@ class Journal:
             self._copy(compaction, budget)
 
     def retry(self) -> None:
-        """Permit one more attempt at what failed; its interval is the back-off."""
-        self._blocked = self._closed
+        """Permit one more attempt at what failed: at the first call, then ever more rarely."""
+        self._heed_sync()
+        self._health.retry()
 
     def _begin(self, live: Live) -> None:
         """Rotate where that is needed, and start copying with the next call."""
@@ -157,18 +159,21 @@ class Journal:
             return
         try:
             self.flush()
-            if self._blocked:
+            if not self._health.may_try:
                 return
             if self._compaction is not None:
                 self._drop(self._compaction)
-            number = self._reserved if self._reserved is not None else 0
             if self._must_rotate():
-                number = self._rotate()
-            self._compaction = Compaction(self._directory, number, live, self._tally)
+                self._rotate()
+            assert self._reserved is not None
+            old_bytes = self._tally.total_bytes - self._segment.nbytes
+            self._compaction = Compaction(
+                self._directory, self._reserved, live, self._tally, old_bytes
+            )
         except OSError as fault:
-            self._give_up(fault)
+            self._health.give_up(str(fault))
         else:
-            self._tally = Tally()
+            self._tally = Tally(self._segment.nbytes + self._compaction.nbytes)
             self._stopped = False
         finally:
             self._syncing.release()
@@ -184,26 +189,31 @@ class Journal:
         lossy = self._stopped and segment.nbytes > HEADER_BYTES
         return self._reserved is None or segment.torn or lossy
 
-    def _rotate(self) -> int:
-        """Go on in a new segment; returns the number reserved before it. Raises OSError."""
-        reserved, tail = self._number + 1, self._number + 2
-        segment = Segment.create(segment_path(self._directory, tail))
+    def _rotate(self) -> None:
+        """Go on in a new segment, and reserve the number before it. Raises OSError."""
+        segment = Segment.create(segment_path(self._directory, self._number + 2))
         if self._stopped:
             self._segment.close()
         else:
             # Its last records are not synced yet.
             self._rotated_away.append(self._segment)
-        self._segment, self._number, self._reserved = segment, tail, reserved
+        self._reserved = self._number + 1
+        self._number += 2
+        self._segment = segment
+        self._tally.total_bytes += segment.nbytes
         self._names_changed = True
-        return reserved
 
     def _copy(self, compaction: Compaction, budget: int) -> None:
+        # What is copied never runs ahead of what is written.
+        self.flush()
+        if self._stopped:
+            return
         whole = False
         try:
             compaction.copy_some(budget, self._tally)
             whole = True
         except OSError as fault:
-            self._give_up(fault)
+            self._health.give_up(str(fault))
         finally:
             # Also where `live` raised: drawn on again, it would end at once and look complete.
             if not whole:
@@ -213,16 +223,13 @@ class Journal:
         """The copy has taken the place of the old segments."""
         compaction.close()
         self._compaction = self._reserved = None
-        self._gave_up = False
         self._tally.settle()
-        if self._failed is not None:
-            log.warning("the journal in %s is whole again", self._directory)
-            self._failed = None
+        self._health.copied()
 
     def _drop(self, compaction: Compaction) -> None:
         """Go on with the old segments, as if the compaction had not been tried."""
         if not compaction.done:
-            compaction.old.total_bytes += self._tally.total_bytes - compaction.nbytes
+            compaction.old.total_bytes = self.nbytes - compaction.nbytes
             self._tally = compaction.old
         compaction.close()
         self._compaction = None
@@ -264,7 +271,8 @@ class Journal:
         with self._syncing:
             if self._closed:
                 return
-            self._closed = self._stopped = self._blocked = True
+            self._closed = self._stopped = True
+            self._health.close()
             files = (self._compaction, *self._rotated_away, self._segment, self._lock)
             for file in files:
                 # All was handed to the kernel before; there is nothing to do about it here.
@@ -276,20 +284,12 @@ class Journal:
 
     def _fail(self, reason: str) -> None:
         """What is appended from now on is lost, until a new copy is complete."""
-        self.write_failures += 1
-        if self._failed is None:
-            log.error(
-                "the journal in %s failed, what comes now does not survive a restart: %s",
-                self._directory,
-                reason,
-            )
-        self._failed = reason
-        self._stopped = self._blocked = True
+        self._health.fail(reason)
+        self._stopped = True
 
-    def _give_up(self, fault: OSError) -> None:
-        """A copy could not be made; the journal is as good as it was before."""
-        self.write_failures += 1
-        self._blocked = True
-        if not self._gave_up and self._failed is None:
-            self._gave_up = True
-            log.error("cannot compact the journal in %s: %s", self._directory, fault.strerror)
+    def _heed_sync(self) -> None:
+        """Take note of what failed in the other thread."""
+        if self._sync_fault is not None:
+            self._fail(self._sync_fault)
+            # Nor may the current segment be relied on.
+            self._sync_fault = self._reserved = None

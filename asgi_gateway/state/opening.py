@@ -4,7 +4,6 @@ from pathlib import Path
 
 from asgi_gateway.state.directory import (
     DirectoryLock,
-    drop_partials,
     segment_path,
     segments,
     unusable,
@@ -40,18 +39,22 @@ def open_journal(
 
 
 def _open(directory: Path, lock: DirectoryLock, min_dead_bytes: int) -> tuple[Journal, Recovered]:
-    numbered = segments(directory)
+    numbered, idle = segments(directory)
     paths = [path for _, path in numbered]
     # All of them before anything is changed.
     check_versions(paths)
-    drop_partials(directory)
+    # What a compaction that was interrupted did not come to delete.
+    for path in idle:
+        path.unlink()
     found = Found()
     recovered = replay(read_events(paths, found))
     found.tally.settle(open_count=len(recovered.samples))
     if numbered:
         number, path = numbered[-1]
         segment = Segment.repair(path, found.tail_bytes)
+        found.tally.total_bytes += segment.nbytes - found.tail_bytes
     else:
         number = 1
         segment = Segment.create(segment_path(directory, number))
+        found.tally.total_bytes = segment.nbytes
     return Journal(directory, lock, number, segment, found, min_dead_bytes), recovered

@@ -19,8 +19,8 @@ class Tally:
 
     __slots__ = ("_known_live", "_open_bytes", "_open_count", "_other_bytes", "total_bytes")
 
-    def __init__(self) -> None:
-        self.total_bytes = 0
+    def __init__(self, total_bytes: int = 0) -> None:
+        self.total_bytes = total_bytes
         self._open_bytes = 0.0
         self._open_count = 0
         self._other_bytes = 0

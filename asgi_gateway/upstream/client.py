@@ -209,7 +209,10 @@ def _translated(error: BaseException, exchange: Exchange) -> Exception:
     if exchange.written_at is None:
         return Unavailable(f"the upstream did not take the request: {_named(error)}")
     elapsed_s = asyncio.get_running_loop().time() - exchange.written_at
-    answered = isinstance(error, (aiohttp.ClientPayloadError, aiohttp.SocketTimeoutError))
+    answered = isinstance(
+        error,
+        (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, aiohttp.SocketTimeoutError),
+    )
     if exchange.reused and not answered and elapsed_s < STALE_WITHIN_S:
         return StaleConnection(f"an idle upstream connection was closed: {_named(error)}")
     return Interrupted(f"the upstream connection broke: {_named(error)}")
