@@ -167,9 +167,9 @@ class Gateway:
         """Let what is behind us answer. A poll waits for a trainer that is away: the SDK repeats
         one at once after a 5xx."""
         assert self._behind is not None
-        if self._ticker is None:
-            await self.open()
         if isinstance(self._behind, Proxy):
+            if self._ticker is None:
+                await self.open()
             is_poll = scope["path"].endswith("/retrieve_future")
             patience_s = self.settings.poll.hold_s if is_poll else 0.0
             await self._behind.forward(scope, receive, send, patience_s=patience_s)

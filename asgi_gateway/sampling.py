@@ -32,6 +32,7 @@ from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import State
+from asgi_gateway.upstream.choice import Choice
 from asgi_gateway.upstream.client import Client, Exchange
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.poison import PoisonGuard
@@ -71,6 +72,7 @@ class Sampling:
         self._client = client
         self._ids = ids
         self._metrics = metrics
+        self._choice = Choice(settings.upstream)
         self._poison = PoisonGuard(settings.upstream.poison_after)
         self._decoder = Decoder(settings.missing_logprobs)
         self._dispatch = Dispatch(store, clock, settings.upstream.max_connections, self.run)
@@ -144,12 +146,12 @@ class Sampling:
             if record.body is None:
                 raise Interrupted("the sample was settled before it was sent")
             try:
-                exchange.url = self._url(record)
+                exchange.url = self._choice.url(record)
                 return await self._client.complete(
                     exchange.url,
                     record.body,
                     request_id=record.request_id,
-                    affinity=self._affinity(record),
+                    affinity=self._choice.affinity(record),
                     exchange=exchange,
                     on_answer=lambda: self._store.drop_prompt(record),
                     fresh=fresh,
@@ -159,20 +161,6 @@ class Sampling:
                     raise Interrupted(str(error)) from error
                 self._metrics.retries["stale_connection"] += 1
         raise AssertionError("unreachable")
-
-    def _url(self, record: Record) -> str:
-        """An upstream by rendezvous hash on the affinity key; after unavailability, the next."""
-        urls = self._upstream.urls
-        if len(urls) == 1:
-            return urls[0]
-        key = self._affinity(record) or record.request_id
-        ranked = sorted(urls, key=lambda url: hashlib.blake2b(f"{key}\0{url}".encode()).digest())
-        return ranked[(record.unavailable_count + record.engine_faults) % len(urls)]
-
-    def _affinity(self, record: Record) -> str | None:
-        if self._upstream.affinity == "sample":
-            return f"{record.sampling_session_id}:{record.seq_id}"
-        return record.sampling_session_id if self._upstream.affinity == "session" else None
 
     # --- settle ----------------------------------------------------------------------------------
 

@@ -86,6 +86,8 @@ async def test_client_config_says_the_configured_limits(upstream: FakeUpstream) 
         "sample_max_concurrent_requests",
         "sample_dispatch_bytes_semaphore_size",
         "inflight_response_bytes_semaphore_size",
+        "sample_use_retrieve_futures",
+        "sample_join_sampling_session",
     }
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asgi_gateway.errors import Gone, NotFound
-from asgi_gateway.ids import Ids
+from asgi_gateway.errors import Foreign, Gone, NotFound
+from asgi_gateway.ids import REQUEST, SAMPLER, Ids
 
 SHAPE = re.compile(r"[A-Za-z0-9_-]{1,128}")
 KEY = "a key that several processes share"
@@ -167,9 +167,26 @@ def test_no_text_breaks_it(request_id: str, key: str | None) -> None:
     assert isinstance(Ids(key).missing(request_id, "caller"), (Gone, NotFound))
 
 
-def test_a_caller_cannot_imitate_another_pair() -> None:
-    """The MAC covers stem and caller apart: moving the border changes it."""
+def test_a_caller_cannot_imitate_another_triple() -> None:
+    """The MAC covers stem, purpose and caller apart: moving a border changes it."""
     ids = Ids(KEY)
-    assert ids._mac("b", "a") != ids._mac("", "ab")
-    assert ids._mac("c", "a\0b") == ids._mac("b\0c", "a"), "why a stem must hold no NUL"
+    assert ids._mac("b", REQUEST, "a") != ids._mac("", REQUEST, "ab")
+    assert ids._mac("c", "p", "a\0b") == ids._mac("p\0c", "b", "a"), "why a stem holds no NUL"
     assert "\0" not in ids.issue("a\0b")
+
+
+def test_an_id_serves_one_purpose() -> None:
+    ids = Ids(KEY)
+    sampler = ids.issue("caller", SAMPLER)
+    assert ids.may_be_ours(sampler, "caller", SAMPLER)
+    assert not ids.may_be_ours(sampler, "caller", REQUEST)
+    assert isinstance(ids.missing(sampler, "caller"), NotFound)
+
+
+def test_an_id_of_another_make_is_foreign() -> None:
+    """A trainer's ids, decimal say, go on to the trainer where there is one."""
+    ids = Ids(KEY)
+    assert isinstance(ids.missing("12345", "caller"), Foreign)
+    forged = ids.issue("caller")[:-1] + "~"
+    assert not isinstance(ids.missing(ids.issue("caller"), "another"), Foreign)
+    assert isinstance(ids.missing(forged, "caller"), Foreign)

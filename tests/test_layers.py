@@ -2,24 +2,27 @@
 
 | floor | modules |
 |---|---|
-| 9 | `__init__`, `__main__` |
-| 8 | `app` |
-| 7 | `routes` |
-| 6 | `handlers` |
-| 5 | `sampling` |
-| 4 | `sessions`, `upstream/dispatch` |
-| 3 | `store/memory`, `upstream/catalog` |
-| 2 | `lifespan`, `store/records`, `upstream/client`, `upstream/request`, `training/*` |
+| 11 | `__init__`, `__main__` |
+| 10 | `app` |
+| 9 | `routes`, `training/handshake` |
+| 8 | `handlers`, `handshake`, `keeper` |
+| 7 | `sampling` |
+| 6 | `delivery`, `sessions`, `upstream/dispatch` |
+| 5 | `store/memory`, `upstream/catalog`, `training/trainer`, `training/embedded` |
+| 4 | `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
+| 3 | `store/records`, `training/incoming`, `training/relay` |
+| 2 | `lifespan`, `upstream/client`, `upstream/request` |
+| 2 | `training/headers`, `training/connection`, `training/prefix` |
 | 1 | `asgi`, `codec/*`, `ids`, `protocol`, `store/states`, `upstream/verdict`, `state/*` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
-| 0 | `codec`, `upstream` |
+| 0 | `codec`, `upstream`, `upstream/poison`, `training` |
 
 `package/*` is a package as one unit: its modules may also import each other, without a circle.
 
 | library | where it may be imported |
 |---|---|
-| aiohttp | `upstream/client`, `training/*` |
-| yarl | `upstream/client`, `training/*` |
+| aiohttp | `upstream/client`, `training/connection`, `training/proxy`, `training/relay` |
+| yarl | `upstream/client`, `training/prefix` |
 | google | `codec/*` |
 | numpy | `codec`, `codec/*` |
 | simdjson | `codec/*` |

@@ -9,7 +9,7 @@ import pytest
 
 from asgi_gateway.asgi import Peer, Receive, read_body
 from asgi_gateway.handlers import Call
-from asgi_gateway.sampling import Outcome
+from asgi_gateway.delivery import Outcome
 from tests.support.asgi_client import Connection, Response, turns
 from tests.support.gateway import Driven, driven
 from tests.support.held import Held, metric

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from asgi_gateway.errors import Gone, NotFound, Unsupported
+from asgi_gateway.ids import Ids
+from asgi_gateway.ledger import NOBODY
 from asgi_gateway.sessions import SamplingSession, Sessions
 from asgi_gateway.upstream.catalog import Model
 from tests.support.asgi_client import Response, turns
@@ -21,7 +23,7 @@ MODEL, OTHER = Model("up", "org/base", "salt"), Model("up2", "org/other", "salt2
 
 
 def new() -> Sessions:
-    return Sessions(TIMEOUT_S, RETENTION_S)
+    return Sessions(TIMEOUT_S, RETENTION_S, Ids(), NOBODY)
 
 
 # --- the book of sessions -----------------------------------------------------------------------
@@ -37,7 +39,7 @@ def test_ids_are_not_guessable_and_hold_no_colon() -> None:
     assert len(ids) == 200
     for one in ids:
         assert ":" not in one
-        assert len(one.split("-")[1]) == 24
+        assert len(one.split("-", 2)[2]) == 16, "96 bits that nobody can make without the key"
 
 
 def test_a_session_is_found_by_its_caller_alone() -> None:
@@ -137,7 +139,7 @@ def test_after_the_retention_nothing_is_left(finished: bool) -> None:
 
 def test_a_retention_shorter_than_the_timeout_ends_the_work_too() -> None:
     """Else its samples would run on, and nobody could ever ask for them."""
-    sessions = Sessions(300.0, 100.0)
+    sessions = Sessions(300.0, 100.0, Ids(), NOBODY)
     session = sessions.create("caller", 0.0)
     made = sessions.create_sampling(session, 0, MODEL)
     assert lapsed(sessions, 100.0) == [made]
