@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from asgi_gateway.asgi import Peer, Receive, read_body
-from asgi_gateway.handlers import Call
 from asgi_gateway.delivery import Outcome
+from asgi_gateway.handlers import Call
 from tests.support.asgi_client import Connection, Response, turns
 from tests.support.gateway import Driven, driven
 from tests.support.held import Held, metric
