@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, Final
 
 from asgi_gateway.settings import SECRETS, Loaded, Settings, SettingsError, leaves, load
+from asgi_gateway.upstream import naming
 
 EXIT_USAGE: Final = 2
 
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         "server.port": arguments.port,
         "upstream.urls": arguments.upstream,
         "models.base": arguments.base_model,
+        "models.adapters": arguments.adapter,
     }
     try:
         loaded = load(flags, file=arguments.config)
@@ -118,6 +120,7 @@ def _problems(settings: Settings) -> list[str]:
         for url in settings.upstream.urls
         if not url.startswith(("http://", "https://"))
     ]
+    problems += naming.problems(settings.models)
     return problems
 
 
@@ -159,6 +162,12 @@ def _parser() -> argparse.ArgumentParser:
             action="append",
             metavar="NAME",
             help="model that clients may ask for: NAME, or NAME=UPSTREAM_NAME; repeatable",
+        )
+        command.add_argument(
+            "--adapter",
+            action="append",
+            metavar="PATH=NAME",
+            help="what the upstream calls the weights of a tinker:// path; repeatable",
         )
     return parser
 
