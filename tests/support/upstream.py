@@ -7,7 +7,10 @@ from typing import Any
 
 import msgspec
 
-MODELS = {"object": "list", "data": [{"id": "stand-in", "max_model_len": 65536, "parent": None}]}
+MODELS: dict[str, Any] = {
+    "object": "list",
+    "data": [{"id": "stand-in", "max_model_len": 65536, "parent": None}],
+}
 
 
 class Request(msgspec.Struct):
@@ -70,12 +73,16 @@ def completion(
 
 
 class FakeUpstream:
-    """`script` decides the answer to every completion; requests are kept in `requests`."""
+    """`script` decides the answer to every completion; requests are kept in `requests`.
+
+    `models` is what /v1/models says.
+    """
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.connections = 0
         self.script: Script = _two_tokens
+        self.models: dict[str, Any] = MODELS
         self.url = ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,7 +94,7 @@ class FakeUpstream:
         try:
             while (request := await _read(reader, number, hung_up)) is not None:
                 if request.path == "/v1/models":
-                    raw = answer(200, MODELS)
+                    raw = answer(200, self.models)
                 else:
                     self.requests.append(request)
                     raw = await self._scripted(request, reader)
