@@ -70,15 +70,19 @@ class Catalog:
 
     # --- a client's name -> weights --------------------------------------------------------------
 
-    async def resolve(self, base_model: str | None, model_path: str | None) -> Model:
+    async def resolve(
+        self, base_model: str | None, model_path: str | None, *, trusted: bool = False
+    ) -> Model:
         """The weights that a client means; the path wins where both are given.
+
+        trusted: the path comes from the trainer that wrote it; the upstream need not list it yet.
 
         Raises:
             Malformed: a name or path that is not served; the text says what is.
             Unready: no upstream has said what it serves.
         """
         if model_path is not None:
-            return await self._resolve_path(parse(model_path), base_model)
+            return await self._resolve_path(model_path, base_model, trusted)
         if base_model is None:
             raise Malformed("base_model or model_path is needed")
         await self._listing.look_for(lambda: self._base(base_model) is not None)
@@ -89,12 +93,20 @@ class Catalog:
         public = base_model if self._configured else self._base_model(served, base_model)
         return Model(served.id, public, _salt(served.id))
 
-    async def _resolve_path(self, path: TinkerPath, base_model: str | None) -> Model:
+    async def _resolve_path(self, text: str, base_model: str | None, trusted: bool) -> Model:
+        path = parse(text)
         served = await self._find(path)
-        if served is None:
+        if served is not None:
+            base = self._base_model(served, base_model)
+        elif not trusted:
             raise Malformed(self._not_loaded("model_path", path))
-        base = self._base_model(served, base_model)
-        return Model(served.id, base, _salt(str(path)), str(path))
+        elif base_model is not None:
+            base = base_model
+        elif self._only_base is not None:
+            base = self._base_model(self._only_base)
+        else:
+            raise Malformed(f"the base model of {path} is not known; give base_model too")
+        return Model(self._naming.adapter(path), base, _salt(str(path)), text)
 
     async def _find(self, path: TinkerPath) -> ServedModel | None:
         name = self._naming.adapter(path)
@@ -189,7 +201,7 @@ class Catalog:
 
     def max_context(self, upstream_name: str) -> int | None:
         """Tokens that prompt and completion may have together; None where nobody says."""
-        model = self._listing.served.get(upstream_name)
+        model = self._listing.served.get(upstream_name, self._only_base)
         if model is not None and model.max_model_len is None and model.parent is not None:
             model = self._listing.served.get(model.parent, self._only_base)
         if model is not None and model.max_model_len is not None:

@@ -18,14 +18,11 @@ from asgi_gateway.settings import ModelSettings, SettingsError
 # a whole path within vLLM's limit for a cache salt.
 _RUN: Final = r"[A-Za-z0-9_-][A-Za-z0-9._:-]{0,199}"
 _CHECKPOINT: Final = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
+_KIND: Final = "weights|sampler_weights"
 _PATH: Final = re.compile(
-    rf"tinker://(?P<run>{_RUN})/(?P<kind>weights|sampler_weights)/(?P<checkpoint>{_CHECKPOINT})"
+    rf"tinker://(?P<run>{_RUN})/((?P<kind>{_KIND})/|(?!({_KIND})$))(?P<checkpoint>{_CHECKPOINT})"
 )
-_PLACEHOLDERS: Final = {
-    "model_id": _RUN,
-    "checkpoint_id": _CHECKPOINT,
-    "kind": "weights|sampler_weights",
-}
+_PLACEHOLDERS: Final = {"model_id": _RUN, "checkpoint_id": _CHECKPOINT, "kind": _KIND}
 _BRACED: Final = re.compile(r"\{([^{}]*)\}")
 # <org>/<model>, perhaps <org>/<model>/<variant>, perhaps :<anything>. The SDK cuts both off before
 # it asks the Hugging Face hub for a tokenizer.
@@ -33,7 +30,10 @@ _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+)?
 
 
 class TinkerPath(msgspec.Struct, frozen=True):
-    """`tinker://<run>/<kind>/<checkpoint>`, the way the SDK names saved weights."""
+    """`tinker://<run>/<kind>/<checkpoint>`, the way the SDK names saved weights.
+
+    SkyRL's server leaves `sampler_weights` out of the paths that it gives.
+    """
 
     run: str
     kind: str
@@ -57,7 +57,11 @@ class Adapter(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> TinkerPath:
-    """Raises Malformed for anything that is not the SDK's own form of a path."""
+    """A path in the SDK's own form, or in SkyRL's, which means the same with less.
+
+    Raises:
+        Malformed: anything else.
+    """
     match = _PATH.fullmatch(text)
     if match is None or ".." in text:
         raise Malformed(
@@ -65,7 +69,7 @@ def parse(text: str) -> TinkerPath:
             " tinker://<run>/sampler_weights/<checkpoint>, each part of letters, digits, '.', '_'"
             " and '-', in a run also ':'"
         )
-    return TinkerPath(**match.groupdict())
+    return TinkerPath(match["run"], match["kind"] or "sampler_weights", match["checkpoint"])
 
 
 def is_hub_name(name: str) -> bool:

@@ -145,6 +145,28 @@ async def test_a_path_goes_up_by_the_table_first(upstream: FakeUpstream) -> None
         assert training.upstream_name == "run_1"
 
 
+async def test_a_short_path_means_the_same_weights(upstream: FakeUpstream) -> None:
+    serve(upstream, BASE, lora("run_1"))
+    async with opened(upstream.url) as made:
+        short = await made.catalog.resolve(None, "tinker://run/1")
+        long = await made.catalog.resolve(None, SAMPLER)
+        assert (short.upstream_name, short.cache_salt) == (long.upstream_name, long.cache_salt)
+        assert short.model_path == "tinker://run/1"
+
+
+async def test_a_path_of_the_trainer_itself_needs_no_listing(upstream: FakeUpstream) -> None:
+    serve(upstream, {**BASE, "id": "qwen", "root": "Qwen/Qwen3-8B"})
+    async with opened(upstream.url) as made:
+        model = await made.later().resolve(None, SAMPLER, trusted=True)
+        assert (model.upstream_name, model.base_model) == ("run_1", "Qwen/Qwen3-8B")
+        assert made.catalog.max_context("run_1") == 4096
+        model = await made.later().resolve("Org/Told", SAMPLER, trusted=True)
+        assert model.base_model == "Org/Told"
+        serve(upstream, {**BASE, "id": "a"}, {**BASE, "id": "b"})
+        with pytest.raises(Malformed, match="is not known; give base_model too"):
+            await made.later().resolve(None, SAMPLER, trusted=True)
+
+
 async def test_the_path_wins_over_the_base_model(upstream: FakeUpstream) -> None:
     serve(upstream, BASE, lora("run_1"))
     async with opened(upstream.url) as made:

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asgi_gateway.__main__ import main
 from asgi_gateway.errors import Malformed
 from asgi_gateway.settings import ModelSettings, SettingsError, load
 from asgi_gateway.upstream.naming import Naming, TinkerPath, is_hub_name, parse, problems
@@ -27,6 +28,13 @@ def test_a_path_of_the_sdk_is_read_and_written_alike(text: str, path: TinkerPath
     assert str(path) == text
 
 
+@pytest.mark.parametrize("checkpoint", ["000010", "weights2", "my-sampler_weights"])
+def test_a_path_of_skyrl_leaves_the_kind_out(checkpoint: str) -> None:
+    assert parse(f"tinker://model_ab/{checkpoint}") == TinkerPath(
+        "model_ab", "sampler_weights", checkpoint
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -34,7 +42,8 @@ def test_a_path_of_the_sdk_is_read_and_written_alike(text: str, path: TinkerPath
         "run/weights/1",
         "tinker://",
         "tinker://run",
-        "tinker://run/1",
+        "tinker://run/weights",
+        "tinker://run/sampler_weights",
         "tinker://run/weights/",
         "tinker:///weights/1",
         "tinker://run/external_weights/1",
@@ -194,3 +203,12 @@ def test_entries_of_another_form_are_refused(entries: list[str], text: str) -> N
 )
 def test_hub_names_are_what_the_sdk_can_load_a_tokenizer_by(name: str, expected: bool) -> None:
     assert is_hub_name(name) is expected
+
+
+def test_check_config_says_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["check-config", "--upstream", "http://127.0.0.1:9"]
+    assert main([*arguments, "--adapter", "tinker://run/weights/1=lora"]) == 0
+    assert main([*arguments, "--adapter", "run/1=x", "--adapter", "tinker://run/weights/1="]) == 2
+    told = capsys.readouterr().err
+    assert "models.adapters: 'run/1' is not of the form" in told
+    assert "models.adapters: tinker://run/weights/1 has no upstream name" in told
