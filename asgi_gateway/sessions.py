@@ -6,7 +6,8 @@ revives it.
 """
 
 import secrets
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import msgspec
 
@@ -33,6 +34,9 @@ class Session(msgspec.Struct, eq=False):
 
     session_id: str
     caller: str
+    # What its client says about it, for those who list sessions.
+    display_name: str | None = None
+    user_metadata: dict[str, Any] | None = None
     finished: bool = False
     # By the client's own sequence number, which makes creating one idempotent.
     sampling: dict[int, SamplingSession] = {}
@@ -57,8 +61,16 @@ class Sessions:
     def __repr__(self) -> str:
         return f"<Sessions {len(self._sessions)}, {len(self._sampling)} sampling>"
 
-    def create(self, caller: str, now: float) -> Session:
-        session = Session(f"session-{secrets.token_hex(12)}", caller)
+    def create(
+        self,
+        caller: str,
+        now: float,
+        *,
+        display_name: str | None = None,
+        user_metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        session_id = f"session-{secrets.token_hex(12)}"
+        session = Session(session_id, caller, display_name, user_metadata)
         self._sessions[session.session_id] = session
         self.alive(session, now)
         return session
@@ -75,12 +87,27 @@ class Sessions:
             NotFound: never issued to this caller, or forgotten.
             Gone: finished; the SDK then stops its heartbeat.
         """
-        session = self._sessions.get(session_id)
-        if session is None or session.caller != caller:
-            raise NotFound("unknown session_id")
+        session = self.read(session_id, caller)
         if session.finished:
             raise Gone("this session was finished")
         return session
+
+    def read(self, session_id: str, caller: str) -> Session:
+        """A session, finished or not; looking at one is no sign of its life.
+
+        Raises:
+            NotFound: never issued to this caller, or forgotten.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.caller != caller:
+            raise NotFound("unknown session_id")
+        return session
+
+    def newest(self, caller: str) -> Iterator[Session]:
+        """The caller's sessions, the last created first."""
+        return (
+            session for session in reversed(self._sessions.values()) if session.caller == caller
+        )
 
     def create_sampling(self, session: Session, seq_id: int, model: Model) -> SamplingSession:
         """The session's sampling session of this number; made at its first call.
