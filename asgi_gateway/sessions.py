@@ -34,12 +34,12 @@ class Session(msgspec.Struct, eq=False):
 
     session_id: str
     caller: str
-    # What its client says about it, for those who list sessions.
-    display_name: str | None = None
-    user_metadata: dict[str, Any] | None = None
     finished: bool = False
     # By the client's own sequence number, which makes creating one idempotent.
     sampling: dict[int, SamplingSession] = {}
+    # What its client says about it, for those who list sessions.
+    display_name: str | None = None
+    user_metadata: dict[str, Any] | None = None
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -70,7 +70,9 @@ class Sessions:
         user_metadata: dict[str, Any] | None = None,
     ) -> Session:
         session_id = f"session-{secrets.token_hex(12)}"
-        session = Session(session_id, caller, display_name, user_metadata)
+        session = Session(
+            session_id, caller, display_name=display_name, user_metadata=user_metadata
+        )
         self._sessions[session.session_id] = session
         self.alive(session, now)
         return session
