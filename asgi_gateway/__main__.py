@@ -8,7 +8,18 @@ import sys
 from types import FrameType
 from typing import Any, Final
 
-from asgi_gateway.settings import SECRETS, Loaded, Settings, SettingsError, leaves, load
+from msgspec.structs import replace
+
+from asgi_gateway.settings import (
+    SECRETS,
+    Loaded,
+    Settings,
+    SettingsError,
+    default_state_dir,
+    leaves,
+    load,
+)
+from asgi_gateway.state import StateError
 from asgi_gateway.upstream import naming
 
 EXIT_USAGE: Final = 2
@@ -50,8 +61,6 @@ def serve(settings: Settings) -> int:
 
     from asgi_gateway.app import Gateway
 
-    gateway = Gateway(settings)
-
     class Server(uvicorn.Server):
         """Says on stdout when it accepts, and lets go of parked polls when told to stop."""
 
@@ -73,6 +82,15 @@ def serve(settings: Settings) -> int:
         listener = _listen(server.host, server.port, server.backlog)
     except OSError as error:
         return _refuse([f"cannot listen on {shown_host}:{server.port}: {error.strerror}"])
+    if settings.state.dir is None and server.port != 0:
+        # A port that was picked at random cannot be come back to, so nothing is kept for it.
+        folder = default_state_dir(server.host, server.port)
+        settings = replace(settings, state=replace(settings.state, dir=str(folder)))
+    try:
+        gateway = Gateway(settings)
+    except StateError as error:
+        listener.close()
+        return _refuse([str(error)])
     config = uvicorn.Config(
         gateway,
         loop="uvloop",

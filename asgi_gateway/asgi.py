@@ -86,6 +86,16 @@ async def read_body(scope: Scope, receive: Receive, cap_bytes: int) -> bytes:
     raise ClientGone
 
 
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A receive() for the next application, which gets the body that was read already."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
 async def send_reply(send: Send, reply: Reply, *, close: bool = False) -> None:
     headers = [
         (b"content-type", reply.content_type),

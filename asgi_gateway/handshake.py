@@ -9,9 +9,9 @@ from asgi_gateway.errors import Gone, Unready
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
-from asgi_gateway.sessions import CALLER, Sessions
+from asgi_gateway.sessions import CALLER, Session, Sessions
 from asgi_gateway.settings import ClientSettings
-from asgi_gateway.upstream.catalog import Catalog
+from asgi_gateway.upstream.catalog import Catalog, Model
 
 OK: Final = Reply(200, b'{"status":"ok"}')
 ACCEPTED: Final = Reply(200, b'{"status":"accepted"}')
@@ -63,9 +63,9 @@ class HandshakeHandlers:
 
     async def create_sampling_session(self, call: Call) -> Reply:
         request = _CREATE_SAMPLING(call.body)
-        session = self._sessions.find(request.session_id, CALLER)
+        session = await self._session(request.session_id, call)
         self._sessions.alive(session, self._clock.now())
-        model = await self._catalog.resolve(request.base_model, request.model_path)
+        model = await self._model(request, call)
         made = self._sessions.create_sampling(session, request.sampling_session_seq_id, model)
         return json_reply(
             {
@@ -73,6 +73,12 @@ class HandshakeHandlers:
                 "type": "create_sampling_session",
             }
         )
+
+    async def _session(self, session_id: str, _: Call) -> Session:
+        return self._sessions.find(session_id, CALLER)
+
+    async def _model(self, request: protocol.CreateSamplingSession, _: Call) -> Model:
+        return await self._catalog.resolve(request.base_model, request.model_path)
 
     async def session_heartbeat(self, call: Call) -> Reply:
         session = self._sessions.find(_HEARTBEAT(call.body).session_id, CALLER)

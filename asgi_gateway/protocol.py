@@ -6,7 +6,7 @@ Python object per token is ever made.
 """
 
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,9 @@ from asgi_gateway.errors import Malformed
 
 # A Raw field cannot be optional in msgspec; an explicit null arrives as the text `null`.
 ABSENT: Final = msgspec.Raw()
+
+# The SDK's clone ids reach 1e18; a double would round them.
+SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 def given(raw: msgspec.Raw) -> bool:
@@ -66,7 +69,7 @@ class SampleRequest(_Message):
     """`POST /api/v1/asample`. seq_id goes beyond 2^53 and is an exact integer."""
 
     sampling_session_id: str
-    seq_id: int
+    seq_id: SeqId
     prompt: Prompt
     sampling_params: SamplingParams | None = None
     num_samples: int | None = None

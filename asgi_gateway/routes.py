@@ -42,8 +42,12 @@ class Table:
         h: HandshakeHandlers,
         limits: LimitSettings,
         rest: RestHandlers | None = None,
+        save_weights: Handler | None = None,
     ) -> None:
-        """rest: where it is None its routes are left to the trainer or the inner application."""
+        """What is None is left to the trainer or the inner application.
+
+        save_weights: answers `save_weights_for_sampler` where a trainer is behind us.
+        """
         small = limits.body_bytes
         many = limits.retrieve_futures_body_bytes
         self._exact: dict[str, Match] = {}
@@ -67,6 +71,8 @@ class Table:
             ("sessions/*/finish", "POST", h.finish_session, small),
         ):
             self._add(f"{API}/{path}", Route(method, handler, cap))
+        if save_weights is not None:
+            self._add(f"{API}/save_weights_for_sampler", Route("POST", save_weights, small))
         if rest is not None:
             self._add_rest(rest, small)
 

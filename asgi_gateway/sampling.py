@@ -26,7 +26,7 @@ from asgi_gateway.errors import (
     Unavailable,
     UpstreamError,
 )
-from asgi_gateway.ids import Ids
+from asgi_gateway.ids import Ids, names_other_request
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
@@ -114,6 +114,8 @@ class Sampling:
         """Send one RUNNING record upstream and settle it, or put it back in line."""
         try:
             answer = await self._post(record, exchange)
+            if names_other_request(answer, record.request_id):
+                raise Interrupted("the upstream answered another request on this connection")
             result = encode(self._decoder.decode(answer, record.want, record.prompt_tokens))
             outcome = "ok"
             self._poison.succeeded(record.digest, exchange.url)
@@ -205,13 +207,13 @@ class Sampling:
     def _wait_for_upstream(self, record: Record, error: Unavailable, now: float) -> None:
         """Once more at once, then with back-off within the grace time; after it, 410."""
         record.unavailable_count += 1
+        wait_s = error.retry_after_s or 0.0
         if record.unavailable_since is None:
             record.unavailable_since = now
             self._client.forget_addresses()
-            self._retry(record, now + (error.retry_after_s or 0.0), "unavailable")
-            return
-        backoff_s = min(BACKOFF_START_S * 2.0 ** (record.unavailable_count - 2), BACKOFF_CAP_S)
-        wait_s = max(error.retry_after_s or 0.0, backoff_s * random.uniform(0.5, 1.0))
+        else:
+            backoff_s = min(BACKOFF_START_S * 2.0 ** (record.unavailable_count - 2), BACKOFF_CAP_S)
+            wait_s = max(wait_s, backoff_s * random.uniform(0.5, 1.0))
         if now + wait_s > record.unavailable_since + self._upstream.unavailable_grace_s:
             self._give_back(record, error)
         else:

@@ -111,9 +111,18 @@ class LimitSettings(_Section, frozen=True, kw_only=True):
     body_bytes: Count = 64 << 10
 
 
-class StateSettings(_Section, frozen=True, kw_only=True):
-    """The journal of sessions and open samples; none is kept where `dir` is not given."""
+class TrainingSettings(_Section, frozen=True, kw_only=True):
+    """The Tinker-compatible API server that everything goes to which is not sampling."""
 
+    url: str | None = None
+    # The inner application that the gateway is wrapped around is that server.
+    embedded: bool = False
+
+
+class StateSettings(_Section, frozen=True, kw_only=True):
+    """The journal of sessions and open samples."""
+
+    # Not given: none when embedded, a folder per address under `serve`. Empty: none.
     dir: str | None = None
     fsync: Literal["none", "interval"] = "none"
 
@@ -127,6 +136,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     client: ClientSettings = ClientSettings()
     models: ModelSettings = ModelSettings()
     state: StateSettings = StateSettings()
+    training: TrainingSettings = TrainingSettings()
     limits: LimitSettings = LimitSettings()
     missing_logprobs: Literal["fail", "nan"] = "fail"
     # Secret of the MAC in request ids; a random one per process where not given.
@@ -267,6 +277,12 @@ def _build(values: Mapping[str, Any]) -> Settings:
         section, _, name = path.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[name] = value
     return msgspec.convert(tree, Settings)
+
+
+def default_state_dir(host: str, port: int) -> Path:
+    """Where `serve` keeps its journal: one folder per address that it listens on."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "asgi-gateway" / f"{host.replace(':', '_')}-{port}"
 
 
 def memory_limit_bytes() -> int:

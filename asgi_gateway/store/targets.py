@@ -119,6 +119,9 @@ class Targets:
         self._drop_if_empty(lost.sampling_session_id, target)
         return True
 
+    def is_lost(self, request_id: str) -> bool:
+        return request_id in self._lost
+
     def open_notes(self) -> list[Lost]:
         return list(self._lost.values())
 
