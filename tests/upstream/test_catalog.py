@@ -1,59 +1,17 @@
-"""The catalog against a scripted upstream's model list."""
-
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from typing import Any
+"""Which weights a client's name or path stands for."""
 
 import pytest
 
-from asgi_gateway.errors import Malformed, NotFound, Unready
+from asgi_gateway.errors import Malformed, NotFound
 from asgi_gateway.settings import ModelSettings, SettingsError, UpstreamSettings
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.client import Client
 from asgi_gateway.upstream.listing import MIN_REFRESH_S
 from asgi_gateway.upstream.naming import parse
-from tests.support.asgi_client import turns
+from tests.support.catalog import BASE, SAMPLER, lora, opened, serve
 from tests.support.clock import ManualClock
 from tests.support.gateway import driven
 from tests.support.upstream import FakeUpstream
-
-BASE: dict[str, Any] = {"id": "Qwen/Qwen3-8B", "max_model_len": 4096, "parent": None}
-SAMPLER = "tinker://run/sampler_weights/1"
-
-
-def lora(name: str, parent: str = "Qwen/Qwen3-8B") -> dict[str, Any]:
-    return {"id": name, "root": f"/loras/{name}", "parent": parent, "max_model_len": None}
-
-
-def serve(upstream: FakeUpstream, *models: dict[str, Any]) -> None:
-    upstream.models = {"object": "list", "data": list(models)}
-
-
-class Opened:
-    """A catalog that has asked once, with a clock that stands still."""
-
-    def __init__(self, catalog: Catalog, clock: ManualClock) -> None:
-        self.catalog = catalog
-        self.clock = clock
-
-    def later(self) -> Catalog:
-        """Far enough from the last asking that the next needs no waiting."""
-        self.clock.advance(MIN_REFRESH_S)
-        return self.catalog
-
-
-@contextlib.asynccontextmanager
-async def opened(*urls: str, **settings: Any) -> AsyncIterator[Opened]:
-    client = Client(UpstreamSettings(urls=urls))
-    client.open()
-    clock = ManualClock()
-    catalog = Catalog(client, urls, ModelSettings(**settings), clock)
-    try:
-        await catalog.refresh()
-        yield Opened(catalog, clock)
-    finally:
-        await client.close()
 
 
 async def refused(catalog: Catalog, base_model: str | None, model_path: str | None) -> str:
@@ -254,67 +212,7 @@ def test_names_that_cannot_work_are_refused_at_start() -> None:
         )
 
 
-# --- asking --------------------------------------------------------------------------------------
-
-
-async def test_an_adapter_loaded_a_moment_ago_is_found(upstream: FakeUpstream) -> None:
-    serve(upstream, BASE)
-    async with opened(upstream.url) as made:
-        serve(upstream, BASE, lora("run_1"))
-        # The clock has not moved since the last asking: it waits its turn rather than refuse.
-        assert (await made.catalog.resolve(None, SAMPLER)).upstream_name == "run_1"
-
-
-async def test_an_adapter_loaded_while_a_list_is_on_its_way_is_found(
-    upstream: FakeUpstream,
-) -> None:
-    serve(upstream, BASE)
-    async with opened(upstream.url) as made:
-        catalog = made.later()
-        under_way = asyncio.ensure_future(catalog.refresh())
-        await turns(1)
-        asked = asyncio.ensure_future(catalog.resolve(None, SAMPLER))
-        await under_way
-        serve(upstream, BASE, lora("run_1"))
-        assert (await asked).upstream_name == "run_1"
-
-
-async def test_many_unknown_names_ask_once(upstream: FakeUpstream) -> None:
-    serve(upstream, BASE)
-    async with opened(upstream.url) as made:
-        catalog = made.later()
-        since = made.catalog._listing._ended
-        names = [f"tinker://run/weights/{number}" for number in range(50)]
-        await asyncio.gather(*(refused(catalog, None, name) for name in names))
-        assert made.catalog._listing._ended == since + 1
-
-
-async def test_an_upstream_that_went_down_keeps_its_models() -> None:
-    async with FakeUpstream().running() as stays, FakeUpstream().running() as leaves:
-        serve(stays, BASE)
-        serve(leaves, {**BASE, "id": "Qwen/Qwen3-4B"})
-        async with opened(stays.url, leaves.url) as made:
-            assert made.catalog.names() == ["Qwen/Qwen3-4B", "Qwen/Qwen3-8B"]
-            leaves.models = {"error": "no list"}
-            await made.later().refresh()
-            assert made.catalog.names() == ["Qwen/Qwen3-4B", "Qwen/Qwen3-8B"]
-            serve(leaves, {**BASE, "id": "Qwen/Qwen3-1B"})
-            await made.later().refresh()
-            assert made.catalog.names() == ["Qwen/Qwen3-1B", "Qwen/Qwen3-8B"]
-
-
-async def test_before_any_answer_it_is_not_the_clients_fault(upstream: FakeUpstream) -> None:
-    upstream.models = {"error": "loading"}
-    async with opened(upstream.url) as made:
-        assert not made.catalog.known
-        for ask in (
-            made.later().resolve("Qwen/Qwen3-8B", None),
-            made.later().resolve(None, SAMPLER),
-            made.later().adapters(),
-            made.later().adapters("run"),
-        ):
-            with pytest.raises(Unready):
-                await ask
+# --- what is listed ------------------------------------------------------------------------------
 
 
 async def test_adapters_are_those_that_can_be_sampled_from(upstream: FakeUpstream) -> None:
