@@ -20,6 +20,7 @@ from asgi_gateway.settings import (
     load,
 )
 from asgi_gateway.state import StateError
+from asgi_gateway.upstream import naming
 
 EXIT_USAGE: Final = 2
 
@@ -36,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         "server.port": arguments.port,
         "upstream.urls": arguments.upstream,
         "models.base": arguments.base_model,
+        "models.adapters": arguments.adapter,
     }
     try:
         loaded = load(flags, file=arguments.config)
@@ -136,6 +138,7 @@ def _problems(settings: Settings) -> list[str]:
         for url in settings.upstream.urls
         if not url.startswith(("http://", "https://"))
     ]
+    problems += naming.problems(settings.models)
     return problems
 
 
@@ -177,6 +180,12 @@ def _parser() -> argparse.ArgumentParser:
             action="append",
             metavar="NAME",
             help="model that clients may ask for: NAME, or NAME=UPSTREAM_NAME; repeatable",
+        )
+        command.add_argument(
+            "--adapter",
+            action="append",
+            metavar="PATH=NAME",
+            help="what the upstream calls the weights of a tinker:// path; repeatable",
         )
     return parser
 

@@ -30,6 +30,7 @@ from asgi_gateway.keeper import Keeper
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.rest import RestHandlers
 from asgi_gateway.routes import Match, Table
 from asgi_gateway.sampling import SWEEP_BUDGET, Sampling
 from asgi_gateway.sessions import Sessions
@@ -110,12 +111,19 @@ class Gateway:
             SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
             adopted or HandshakeHandlers(**shared),
             settings.limits,
-            adopted.save_weights_for_sampler if adopted is not None else None,
+            rest=self._rest_handlers(),
+            save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
         self._add_gauges()
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
         self._closed = False
+
+    def _rest_handlers(self) -> RestHandlers | None:
+        """Runs, checkpoints and sessions are another's to answer for where there is one behind."""
+        if self._behind is not None:
+            return None
+        return RestHandlers(sessions=self._sessions, catalog=self._catalog)
 
     def __repr__(self) -> str:
         return f"<Gateway {self._store!r} {self._sessions!r}>"
@@ -144,9 +152,10 @@ class Gateway:
         try:
             if self._ticker is None:
                 await self.open()  # a host that runs no lifespan for the apps it mounts
-            if scope["method"] != route.method:
+            if route.method is not None and scope["method"] != route.method:
                 raise WrongMethod(f"use {route.method}")
-            body = await read_body(scope, receive, route.body_cap_bytes)
+            cap = route.body_cap_bytes
+            body = b"" if cap is None else await read_body(scope, receive, cap)
             reply = await route.handler(Call(scope, receive, body, match.tail))
         except ClientGone:
             return
@@ -155,7 +164,7 @@ class Gateway:
                 await self._pass_on(scope, replayed(body, receive), send)
                 return
             reply = error_reply(error)
-            if isinstance(error, WrongMethod):
+            if isinstance(error, WrongMethod) and route.method is not None:
                 reply = reply._replace(headers=((b"allow", route.method.encode()),))
         except Exception:
             log.exception("bug while answering %s", scope["path"])

@@ -52,8 +52,13 @@ class HandshakeHandlers:
         return self._dynamic_config
 
     async def create_session(self, call: Call) -> Reply:
-        _CREATE_SESSION(call.body)
-        session = self._sessions.create(CALLER, self._clock.now())
+        request = _CREATE_SESSION(call.body)
+        session = self._sessions.create(
+            CALLER,
+            self._clock.now(),
+            display_name=request.display_name,
+            user_metadata=request.user_metadata,
+        )
         return json_reply({"session_id": session.session_id, "type": "create_session"})
 
     async def create_sampling_session(self, call: Call) -> Reply:

@@ -6,7 +6,7 @@ revives it.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -38,6 +38,9 @@ class Session(msgspec.Struct, eq=False):
     finished: bool = False
     # By the client's own sequence number, which makes creating one idempotent.
     sampling: dict[int, SamplingSession] = {}
+    # What its client says about it, for those who list sessions.
+    display_name: str | None = None
+    user_metadata: dict[str, Any] | None = None
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -67,10 +70,19 @@ class Sessions:
 
     # --- sessions --------------------------------------------------------------------------------
 
-    def create(self, caller: str, now: float, session_id: str | None = None) -> Session:
+    def create(
+        self,
+        caller: str,
+        now: float,
+        session_id: str | None = None,
+        *,
+        display_name: str | None = None,
+        user_metadata: dict[str, Any] | None = None,
+    ) -> Session:
         """A new session; `session_id` where somebody else, a trainer, has named it."""
         session_id = session_id or self._ids.issue(caller, SESSION)
-        session = self._add(Session(session_id, caller), now)
+        made = Session(session_id, caller, display_name=display_name, user_metadata=user_metadata)
+        session = self._add(made, now)
         self._ledger.session_made(session.session_id, caller)
         return session
 
@@ -103,12 +115,27 @@ class Sessions:
             NotFound: never issued to this caller, or forgotten.
             Gone: finished; the SDK then stops its heartbeat.
         """
-        session = self._sessions.get(session_id)
-        if session is None or session.caller != caller:
-            raise NotFound("unknown session_id")
+        session = self.read(session_id, caller)
         if session.finished:
             raise Gone("this session was finished")
         return session
+
+    def read(self, session_id: str, caller: str) -> Session:
+        """A session, finished or not; looking at one is no sign of its life.
+
+        Raises:
+            NotFound: never issued to this caller, or forgotten.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.caller != caller:
+            raise NotFound("unknown session_id")
+        return session
+
+    def newest(self, caller: str) -> Iterator[Session]:
+        """The caller's sessions, the last created first."""
+        return (
+            session for session in reversed(self._sessions.values()) if session.caller == caller
+        )
 
     def finish(self, session: Session) -> list[SamplingSession]:
         """Mark as finished; returns the sampling sessions whose work ends."""

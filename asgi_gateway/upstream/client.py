@@ -162,11 +162,15 @@ class Client:
 
 
 class ServedModel(msgspec.Struct, frozen=True):
-    """One entry of /v1/models; an adapter has a `parent` and no length of its own."""
+    """One entry of /v1/models; an adapter has a `parent` and no length of its own.
+
+    root: what the weights were loaded from, for a base model often its hub name.
+    """
 
     id: str
     max_model_len: int | None = None
     parent: str | None = None
+    root: str | None = None
 
 
 class _ModelList(msgspec.Struct):

@@ -12,7 +12,10 @@ import msgspec
 # close() then sends RST at once instead of FIN.
 LINGER_NOT = struct.pack("ii", 1, 0)
 
-MODELS = {"object": "list", "data": [{"id": "stand-in", "max_model_len": 65536, "parent": None}]}
+MODELS: dict[str, Any] = {
+    "object": "list",
+    "data": [{"id": "stand-in", "max_model_len": 65536, "parent": None}],
+}
 
 
 class Request(msgspec.Struct):
@@ -104,7 +107,7 @@ class FakeUpstream:
     `active` is how many of them are being answered now, `peak` the most there ever were.
     """
 
-    def __init__(self, models: object = MODELS) -> None:
+    def __init__(self, models: dict[str, Any] = MODELS) -> None:
         self.models = models
         self.requests: list[Request] = []
         self.connections = 0
