@@ -54,7 +54,8 @@ class RestHandlers:
         return json_reply(protocol.CheckpointList(part, cursor))
 
     async def weights_info(self, call: Call) -> Reply:
-        adapter = await self._catalog.adapter(parse(_WEIGHTS_INFO(call.body).tinker_path))
+        path = parse(_WEIGHTS_INFO(call.body).tinker_path, "tinker_path")
+        adapter = await self._catalog.adapter(path)
         return json_reply(protocol.WeightsInfo(adapter.base_model, adapter.is_lora))
 
     async def sessions(self, call: Call) -> Reply:

@@ -355,7 +355,6 @@ async def test_another_method_than_get(gateway: Driven, path: str) -> None:
         f"{API}/samplers/a/b",
         f"{API}/sessions//finish",
         f"{API}/sessions/a/b/finish",
-        f"{API}/sessions/a",
         "/metrics/x",
         "/API/v1/asample",
         "/ü\n\"'",
@@ -507,7 +506,7 @@ async def test_an_upstream_that_is_down_is_503() -> None:
         gateway.session_id = session.json()["session_id"]
         for response in (
             await created(gateway, 0, base_model="stand-in"),
-            await created(gateway, 0, model_path="tinker://run/x/ckpt"),
+            await created(gateway, 0, model_path="tinker://run/weights/ckpt"),
             await gateway.client.get(f"{API}/get_server_capabilities"),
         ):
             assert_error(response, 503, "upstream")

@@ -5,13 +5,13 @@
 | 11 | `__init__`, `__main__` |
 | 10 | `app` |
 | 9 | `routes`, `training/handshake` |
-| 8 | `handlers`, `handshake`, `keeper` |
+| 8 | `handlers`, `handshake`, `keeper`, `rest` |
 | 7 | `sampling` |
 | 6 | `delivery`, `sessions`, `upstream/dispatch` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer`, `training/embedded` |
 | 4 | `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
-| 3 | `store/records`, `training/incoming`, `training/relay` |
-| 2 | `lifespan`, `upstream/client`, `upstream/request` |
+| 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
+| 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming` |
 | 2 | `training/headers`, `training/connection`, `training/prefix` |
 | 1 | `asgi`, `codec/*`, `ids`, `protocol`, `store/states`, `upstream/verdict`, `state/*` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |

@@ -94,14 +94,14 @@ def books(gateway: Driven) -> dict[str, Any]:
     dispatch = sampling._dispatch
     return {
         "records": len(store._records),
-        "targets": len(store._targets),
+        "targets": len(store.targets),
         "parked": len(store._parked),
         "counts": list(store.counts),
         "charged bytes": store.charged_bytes,
         "result bytes": store.results_bytes,
         "clocks": [len(c) for c in (store._work, store._undelivered, store._delivered)],
         "line": [len(dispatch._waiting), len(dispatch._delayed), dispatch.running],
-        "holds": [len(sampling._holds), len(sampling._wakes)],
+        "holds": [len(sampling.delivery._holds), len(sampling.delivery._wakes)],
         "sessions": [len(sessions._sessions), len(sessions._sampling)],
         "session clocks": [len(sessions._alive), len(sessions._kept)],
     }

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from asgi_gateway.asgi import Peer, Receive, read_body
+from asgi_gateway.asgi import Call, Peer, Receive, read_body
 from asgi_gateway.delivery import Outcome
-from asgi_gateway.handlers import Call
 from tests.support.asgi_client import Connection, Response, turns
 from tests.support.gateway import Driven, driven
 from tests.support.held import Held, metric
@@ -103,7 +102,7 @@ async def test_the_hold_leaves_nothing_behind(upstream: FakeUpstream) -> None:
         await gateway.advance(HOLD_S)
         await poll.response()
         assert store(gateway)._parked == {}
-        assert len(gateway.gateway._sampling._holds) == 0
+        assert len(gateway.gateway._sampling.delivery._holds) == 0
         assert await polls(gateway, "pending") == 1
 
 
@@ -418,7 +417,7 @@ async def test_a_poll_that_its_server_cancels_leaves_nothing_behind(
         poll._task.cancel()
         await asyncio.wait([poll._task])
         assert store(gateway).parked == 0
-        assert len(gateway.gateway._sampling._holds) == 0
+        assert len(gateway.gateway._sampling.delivery._holds) == 0
         held.release()
         await delivered(gateway, request_id)
 
@@ -477,7 +476,7 @@ async def test_leaving_as_the_result_comes_under_each_server(
         sampling, record = gateway.gateway._sampling, gateway.gateway._store.find(request_id)
         assert record is not None
         peer = Peer(await after_the_body(made))
-        outcome = asyncio.ensure_future(sampling.outcome(record, peer))
+        outcome = asyncio.ensure_future(sampling.delivery.outcome(record, peer))
         await turns()
         store(gateway).succeed(record, b"result", gateway.clock.now())
         sampling._settled(record)

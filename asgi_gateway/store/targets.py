@@ -82,8 +82,9 @@ class Targets:
         """Index an accepted record; it takes the place of the note of its loss."""
         target = self._target(record.sampling_session_id)
         target.by_seq[record.seq_id] = record
-        if target.lost.pop(record.seq_id, None) is not None:
-            del self._lost[record.request_id]
+        lost = target.lost.pop(record.seq_id, None)
+        if lost is not None:
+            del self._lost[lost.request_id]
 
     def remove(self, record: Record) -> None:
         target = self._targets[record.sampling_session_id]

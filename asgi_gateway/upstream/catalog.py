@@ -94,7 +94,7 @@ class Catalog:
         return Model(served.id, public, _salt(served.id))
 
     async def _resolve_path(self, text: str, base_model: str | None, trusted: bool) -> Model:
-        path = parse(text)
+        path = parse(text, "model_path")
         served = await self._find(path)
         if served is not None:
             base = self._base_model(served, base_model)

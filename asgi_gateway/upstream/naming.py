@@ -56,8 +56,10 @@ class Adapter(msgspec.Struct, frozen=True):
     since: float
 
 
-def parse(text: str) -> TinkerPath:
+def parse(text: str, field: str = "model_path") -> TinkerPath:
     """A path in the SDK's own form, or in SkyRL's, which means the same with less.
+
+    field: what the text came in, for the error.
 
     Raises:
         Malformed: anything else.
@@ -65,7 +67,7 @@ def parse(text: str) -> TinkerPath:
     match = _PATH.fullmatch(text)
     if match is None or ".." in text:
         raise Malformed(
-            f"{text!r:.200} is not of the form tinker://<run>/weights/<checkpoint> or"
+            f"{field} {text!r:.200} is not of the form tinker://<run>/weights/<checkpoint> or"
             " tinker://<run>/sampler_weights/<checkpoint>, each part of letters, digits, '.', '_'"
             " and '-', in a run also ':'"
         )
@@ -86,7 +88,8 @@ class Naming:
         if found:
             raise SettingsError(found)
         self._template = settings.adapter_name
-        self._table = {parse(path): name for path, name in settings.adapters.items()}
+        table = settings.adapters.items()
+        self._table = {parse(path, "models.adapters"): name for path, name in table}
         # Without both parts in its name an adapter does not say which checkpoint it is.
         self._two_way = {"model_id", "checkpoint_id"} <= set(_BRACED.findall(self._template))
 
@@ -146,7 +149,7 @@ def problems(settings: ModelSettings) -> Iterator[str]:
         yield f"models.adapter_name: {template!r} has no placeholder; known are {known}"
     for path, name in settings.adapters.items():
         try:
-            parse(path)
+            parse(path, "path")
         except Malformed as error:
             yield f"models.adapters: {error}"
         if not name:

@@ -70,7 +70,7 @@ def picture(store: MemoryStore, *records: Record) -> dict[str, Any]:
         "held": sorted(store._records),
         "index": {
             session: {seq_id: record.request_id for seq_id, record in target.by_seq.items()}
-            for session, target in store._targets.items()
+            for session, target in store.targets._targets.items()
         },
         "clocks": clocks(store),
         "counts": list(store.counts),

@@ -287,7 +287,7 @@ def test_only_unsettled_samples_count() -> None:
         brought_to(store, state, seq_id)
     with pytest.raises(Overloaded):
         store.admit(0)
-    store.cancel(store.of_session("sampler-1")[0], START_AT)
+    store.cancel(store.targets.records("sampler-1")[0], START_AT)
     store.admit(0)
 
 
@@ -427,8 +427,8 @@ def test_of_session_lists_what_is_held_of_it() -> None:
     mine = [accepted(store, seq_id) for seq_id in range(3)]
     accepted(store, 0, session="sampler-2")
     store.evict(mine[1])
-    assert store.of_session("sampler-1") == [mine[0], mine[2]]
-    assert store.of_session("sampler-3") == []
+    assert store.targets.records("sampler-1") == [mine[0], mine[2]]
+    assert store.targets.records("sampler-3") == []
 
 
 def test_unfinished_may_be_evicted_while_it_is_walked() -> None:
@@ -448,7 +448,7 @@ def test_nothing_is_left_when_all_are_gone() -> None:
     empty = picture(store)
     for seq_id, state in enumerate(State):
         brought_to(store, state, seq_id)
-    for record in store.of_session("sampler-1"):
+    for record in store.targets.records("sampler-1"):
         store.evict(record)
     assert picture(store) == empty
     assert len(store) == 0

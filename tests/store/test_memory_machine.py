@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from asgi_gateway.errors import IllegalTransition, Overloaded, Unsupported
 from asgi_gateway.store.memory import MemoryStore
-from asgi_gateway.store.records import Failure, Record
+from asgi_gateway.store.records import Failure, Lost, Record
 from asgi_gateway.store.states import LATE, SETTLED, TABLE, Event, State
 from tests.store.records import DELIVERED_S, UNDELIVERED_S, WORK_S, new_record, new_store
 from tests.support.clock import ManualClock
@@ -95,8 +95,13 @@ class StoreMachine(RuleBasedStateMachine):
         ]
         assert len(same) <= 1
         found = self.store.submitted(session, seq_id, b"digest")
-        assert found is (same[0] if same else None)
-        if found is not None:
+        if isinstance(found, Lost):
+            # Gone before its client knew: accepted again, and never beside one that is held.
+            assert not same
+            assert self.store.targets.is_lost(found.request_id)
+        else:
+            assert found is (same[0] if same else None)
+        if isinstance(found, Record):
             with contextlib.suppress(Unsupported):
                 self.store.submitted(session, seq_id, b"another")
                 raise AssertionError("another body was taken for the same sample")
@@ -275,11 +280,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store._records == {record.request_id: record for record in held}
         index = {
             (session, seq_id): record
-            for session, target in self.store._targets.items()
+            for session, target in self.store.targets._targets.items()
             for seq_id, record in target.by_seq.items()
         }
         assert index == {(r.sampling_session_id, r.seq_id): r for r in held}
-        assert all(target.by_seq for target in self.store._targets.values()), "an empty target"
+        targets = self.store.targets._targets.values()
+        assert all(target.by_seq or target.lost for target in targets), "an empty target"
 
     @invariant()
     def only_what_may_be_sent_keeps_its_prompt(self) -> None:

@@ -24,13 +24,13 @@ KIND = st.sampled_from(["weights", "sampler_weights"])
     ],
 )
 def test_a_path_of_the_sdk_is_read_and_written_alike(text: str, path: TinkerPath) -> None:
-    assert parse(text) == path
+    assert parse(text, "model_path") == path
     assert str(path) == text
 
 
 @pytest.mark.parametrize("checkpoint", ["000010", "weights2", "my-sampler_weights"])
 def test_a_path_of_skyrl_leaves_the_kind_out(checkpoint: str) -> None:
-    assert parse(f"tinker://model_ab/{checkpoint}") == TinkerPath(
+    assert parse(f"tinker://model_ab/{checkpoint}", "model_path") == TinkerPath(
         "model_ab", "sampler_weights", checkpoint
     )
 
@@ -73,7 +73,7 @@ def test_a_path_of_skyrl_leaves_the_kind_out(checkpoint: str) -> None:
 )
 def test_anything_else_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(Malformed, match="tinker://<run>/sampler_weights/<checkpoint>") as raised:
-        parse(text)
+        parse(text, "model_path")
     assert len(str(raised.value)) < 500
 
 
@@ -145,7 +145,7 @@ def test_the_table_wins_both_ways() -> None:
         (ModelSettings(adapter_name="{{model_id}}"), "a brace without its pair"),
         (ModelSettings(adapter_name="lora"), "no placeholder"),
         (ModelSettings(adapter_name=""), "no placeholder"),
-        (ModelSettings(adapters={"run/1": "x"}), "models.adapters: 'run/1' is not of the form"),
+        (ModelSettings(adapters={"run/1": "x"}), "models.adapters: path 'run/1' is not of the form"),
         (ModelSettings(adapters={"tinker://r/weights/1": ""}), "has no upstream name"),
     ],
 )
@@ -210,5 +210,5 @@ def test_check_config_says_every_problem(capsys: pytest.CaptureFixture[str]) -> 
     assert main([*arguments, "--adapter", "tinker://run/weights/1=lora"]) == 0
     assert main([*arguments, "--adapter", "run/1=x", "--adapter", "tinker://run/weights/1="]) == 2
     told = capsys.readouterr().err
-    assert "models.adapters: 'run/1' is not of the form" in told
+    assert "models.adapters: path 'run/1' is not of the form" in told
     assert "models.adapters: tinker://run/weights/1 has no upstream name" in told
