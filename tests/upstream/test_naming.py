@@ -145,7 +145,7 @@ def test_the_table_wins_both_ways() -> None:
         (ModelSettings(adapter_name="{{model_id}}"), "a brace without its pair"),
         (ModelSettings(adapter_name="lora"), "no placeholder"),
         (ModelSettings(adapter_name=""), "no placeholder"),
-        (ModelSettings(adapters={"run/1": "x"}), "models.adapters: path 'run/1' is not of the form"),
+        (ModelSettings(adapters={"run/1": "x"}), "models.adapters: path 'run/1' is not of"),
         (ModelSettings(adapters={"tinker://r/weights/1": ""}), "has no upstream name"),
     ],
 )
