@@ -8,7 +8,19 @@ import sys
 from types import FrameType
 from typing import Any, Final
 
-from asgi_gateway.settings import SECRETS, Loaded, Settings, SettingsError, leaves, load
+from msgspec.structs import replace
+
+from asgi_gateway.settings import (
+    SECRETS,
+    Loaded,
+    Settings,
+    SettingsError,
+    default_state_dir,
+    leaves,
+    load,
+)
+from asgi_gateway.state import StateError
+from asgi_gateway.upstream import naming
 
 EXIT_USAGE: Final = 2
 
@@ -25,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         "server.port": arguments.port,
         "upstream.urls": arguments.upstream,
         "models.base": arguments.base_model,
+        "models.adapters": arguments.adapter,
     }
     try:
         loaded = load(flags, file=arguments.config)
@@ -48,8 +61,6 @@ def serve(settings: Settings) -> int:
 
     from asgi_gateway.app import Gateway
 
-    gateway = Gateway(settings)
-
     class Server(uvicorn.Server):
         """Says on stdout when it accepts, and lets go of parked polls when told to stop."""
 
@@ -71,6 +82,15 @@ def serve(settings: Settings) -> int:
         listener = _listen(server.host, server.port, server.backlog)
     except OSError as error:
         return _refuse([f"cannot listen on {shown_host}:{server.port}: {error.strerror}"])
+    if settings.state.dir is None and server.port != 0:
+        # A port that was picked at random cannot be come back to, so nothing is kept for it.
+        folder = default_state_dir(server.host, server.port)
+        settings = replace(settings, state=replace(settings.state, dir=str(folder)))
+    try:
+        gateway = Gateway(settings)
+    except StateError as error:
+        listener.close()
+        return _refuse([str(error)])
     config = uvicorn.Config(
         gateway,
         loop="uvloop",
@@ -80,7 +100,7 @@ def serve(settings: Settings) -> int:
         access_log=False,
         log_level="warning",
         server_header=False,
-        timeout_keep_alive=int(server.keepalive_s),
+        timeout_keep_alive=max(1, int(server.keepalive_s)),
         backlog=server.backlog,
     )
     runner = Server(config)
@@ -118,6 +138,7 @@ def _problems(settings: Settings) -> list[str]:
         for url in settings.upstream.urls
         if not url.startswith(("http://", "https://"))
     ]
+    problems += naming.problems(settings.models)
     return problems
 
 
@@ -159,6 +180,12 @@ def _parser() -> argparse.ArgumentParser:
             action="append",
             metavar="NAME",
             help="model that clients may ask for: NAME, or NAME=UPSTREAM_NAME; repeatable",
+        )
+        command.add_argument(
+            "--adapter",
+            action="append",
+            metavar="PATH=NAME",
+            help="what the upstream calls the weights of a tinker:// path; repeatable",
         )
     return parser
 

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from asgi_gateway.asgi import (
     App,
@@ -17,21 +18,29 @@ from asgi_gateway.asgi import (
     error_reply,
     path_below_root,
     read_body,
+    replayed,
     send_reply,
 )
 from asgi_gateway.clock import Clock, SystemClock
-from asgi_gateway.errors import GatewayError, NotFound, WrongMethod
+from asgi_gateway.errors import Foreign, GatewayError, NotFound, Unready, WrongMethod
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
+from asgi_gateway.keeper import Keeper
+from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.rest import RestHandlers
 from asgi_gateway.routes import Match, Table
 from asgi_gateway.sampling import SWEEP_BUDGET, Sampling
 from asgi_gateway.sessions import Sessions
 from asgi_gateway.settings import Settings, memory_limit_bytes
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.states import State
+from asgi_gateway.training.embedded import Embedded
+from asgi_gateway.training.handshake import TrainerHandshake
+from asgi_gateway.training.proxy import Proxy
+from asgi_gateway.training.trainer import Trainer
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.client import Client
 
@@ -53,12 +62,23 @@ class Gateway:
         self.settings = settings
         self._inner = inner
         self._clock = clock or SystemClock()
+        self._keeper = (
+            Keeper(Path(settings.state.dir), fsync=settings.state.fsync == "interval")
+            if settings.state.dir
+            else None
+        )
+        ids = Ids(settings.id_key or (self._keeper.key if self._keeper else None))
+        ledger: Ledger = self._keeper or NOBODY
         self._store = MemoryStore(
             work_s=settings.upstream.read_timeout_s,
             undelivered_s=settings.store.completed_ttl_s,
             delivered_s=settings.store.retrieved_ttl_s,
             max_in_flight=settings.store.max_in_flight,
             max_bytes=settings.store.max_bytes or memory_limit_bytes() // 2,
+            cursor_base=(
+                self._keeper.begin(ids.epoch, self._clock.wall_time()) if self._keeper else 0
+            ),
+            ledger=ledger,
         )
         self._client = Client(settings.upstream)
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
@@ -68,33 +88,42 @@ class Gateway:
             clock=self._clock,
             store=self._store,
             client=self._client,
-            ids=Ids(settings.id_key),
+            ids=ids,
             metrics=self._metrics,
         )
-        self._sessions = Sessions(settings.session.timeout_s, settings.session.retention_s)
+        self._sessions = Sessions(
+            settings.session.timeout_s, settings.session.retention_s, ids, ledger
+        )
+        if self._keeper is not None:
+            self._keeper.restore(self._sessions, self._store, self._clock.now())
+        self._behind, trainer = _what_is_behind(settings, inner, self._clock)
+        self._trainer = trainer
+        parts: dict[str, Any] = {
+            "clock": self._clock,
+            "sampling": self._sampling,
+            "sessions": self._sessions,
+            "catalog": self._catalog,
+            "metrics": self._metrics,
+        }
+        shared = {**parts, "client": settings.client, "journaled": self._keeper is not None}
+        adopted = TrainerHandshake(trainer, **shared) if trainer is not None else None
         self._table = Table(
-            SamplingHandlers(
-                clock=self._clock,
-                sampling=self._sampling,
-                sessions=self._sessions,
-                catalog=self._catalog,
-                metrics=self._metrics,
-                inline_bytes=settings.poll.inline_bytes,
-            ),
-            HandshakeHandlers(
-                clock=self._clock,
-                sampling=self._sampling,
-                sessions=self._sessions,
-                catalog=self._catalog,
-                metrics=self._metrics,
-                client=settings.client,
-                journaled=False,
-            ),
+            SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
+            adopted or HandshakeHandlers(**shared),
             settings.limits,
+            rest=self._rest_handlers(),
+            save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
         self._add_gauges()
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def _rest_handlers(self) -> RestHandlers | None:
+        """Runs, checkpoints and sessions are another's to answer for where there is one behind."""
+        if self._behind is not None:
+            return None
+        return RestHandlers(sessions=self._sessions, catalog=self._catalog)
 
     def __repr__(self) -> str:
         return f"<Gateway {self._store!r} {self._sessions!r}>"
@@ -105,33 +134,37 @@ class Gateway:
             match = self._table.find(path_below_root(scope))
             if match is not None:
                 await self._answer(match, scope, receive, send)
-            elif self._inner is not None:
-                await self._inner(scope, receive, send)
+            elif self._behind is not None:
+                await self._pass_on(scope, receive, send)
             else:
                 await send_reply(send, error_reply(NotFound(f"no route {scope['path']!r:.200}")))
         elif kind == "lifespan":
             inner = InnerLifespan(self._inner, scope) if self._inner is not None else None
             await serve_lifespan(receive, send, self.open, self.close, inner)
-        elif self._inner is not None:
-            await self._inner(scope, receive, send)
+        elif self._behind is not None:
+            await self._behind(scope, receive, send)
         elif kind == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
 
     async def _answer(self, match: Match, scope: Scope, receive: Receive, send: Send) -> None:
-        route = match.route
+        route, body = match.route, b""
         try:
             if self._ticker is None:
                 await self.open()  # a host that runs no lifespan for the apps it mounts
-            if scope["method"] != route.method:
+            if route.method is not None and scope["method"] != route.method:
                 raise WrongMethod(f"use {route.method}")
-            body = await read_body(scope, receive, route.body_cap_bytes)
+            cap = route.body_cap_bytes
+            body = b"" if cap is None else await read_body(scope, receive, cap)
             reply = await route.handler(Call(scope, receive, body, match.tail))
         except ClientGone:
             return
         except GatewayError as error:
+            if isinstance(error, Foreign) and self._behind is not None:
+                await self._pass_on(scope, replayed(body, receive), send)
+                return
             reply = error_reply(error)
-            if isinstance(error, WrongMethod):
+            if isinstance(error, WrongMethod) and route.method is not None:
                 reply = reply._replace(headers=((b"allow", route.method.encode()),))
         except Exception:
             log.exception("bug while answering %s", scope["path"])
@@ -139,12 +172,33 @@ class Gateway:
             reply = _INTERNAL_ERROR
         await send_reply(send, reply, close=self._sampling.delivery.stopping)
 
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let what is behind us answer. A poll waits for a trainer that is away: the SDK repeats
+        one at once after a 5xx."""
+        assert self._behind is not None
+        if isinstance(self._behind, Proxy):
+            if self._ticker is None:
+                await self.open()
+            is_poll = scope["path"].endswith("/retrieve_future")
+            patience_s = self.settings.poll.hold_s if is_poll else 0.0
+            await self._behind.forward(scope, receive, send, patience_s=patience_s)
+        else:
+            await self._behind(scope, receive, send)
+
     # --- lifetime --------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Start serving; does nothing where it is open already."""
+        """Start serving; does nothing where it is open already.
+
+        Raises:
+            Unready: it was closed; what is closed stays so, or a late request would start it again.
+        """
+        if self._closed:
+            raise Unready("this gateway was closed")
         if self._ticker is None:
             self._client.open()
+            if isinstance(self._behind, Proxy):
+                self._behind.open()
             self._ticker = asyncio.create_task(self._tick_for_ever())
             self._catalog_task = asyncio.create_task(self._catalog.refresh())
 
@@ -157,6 +211,7 @@ class Gateway:
         ticker, self._ticker = self._ticker, None
         if ticker is None:
             return
+        self._closed = True
         tasks = [task for task in (ticker, self._catalog_task) if task is not None]
         for task in tasks:
             task.cancel()
@@ -164,6 +219,12 @@ class Gateway:
         await self._sampling.close()
         await self._catalog.close()
         await self._client.close()
+        if self._trainer is not None:
+            await self._trainer.close()
+        if isinstance(self._behind, Proxy):
+            await self._behind.close()
+        if self._keeper is not None:
+            self._keeper.close()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Gateway"]:
@@ -178,8 +239,13 @@ class Gateway:
         """Everything that time alone does. Called ten times a second."""
         now = self._clock.now()
         self._sampling.tick(now)
-        for sampling_session in self._sessions.sweep(now, SWEEP_BUDGET).lapsed:
-            self._sampling.end_session(sampling_session.sampling_session_id, finished=False)
+        swept = self._sessions.sweep(now, SWEEP_BUDGET)
+        for sampler in swept.lapsed:
+            self._sampling.end_session(sampler.sampling_session_id, finished=False)
+        for sampler in swept.forgotten:
+            self._sampling.end_session(sampler.sampling_session_id, finished=True)
+        if self._keeper is not None:
+            self._keeper.tick(now)
 
     async def _tick_for_ever(self) -> None:
         while True:
@@ -208,3 +274,24 @@ class Gateway:
         gauge(
             "late_events", "Lost races, such as a result after a cancel.", lambda: store.late_events
         )
+
+
+def _what_is_behind(
+    settings: Settings, inner: App | None, clock: Clock
+) -> tuple[App | None, Trainer | None]:
+    """Who answers what is not ours, and whether it is a trainer that owns the sessions.
+
+    Raises:
+        ValueError: settings that contradict each other.
+    """
+    training = settings.training
+    if training.url is not None:
+        if inner is not None:
+            raise ValueError("training.url and an inner application exclude each other")
+        proxy = Proxy(training.url)
+        return proxy, Trainer(proxy.request_json, clock)
+    if training.embedded:
+        if inner is None:
+            raise ValueError("training.embedded needs an inner application")
+        return inner, Trainer(Embedded(inner).ask, clock)
+    return inner, None

@@ -1,6 +1,7 @@
 """The ASGI edge: types, reading a body, sending a reply, and telling whether a client is there."""
 
 import asyncio
+import contextlib
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
@@ -86,6 +87,16 @@ async def read_body(scope: Scope, receive: Receive, cap_bytes: int) -> bytes:
     raise ClientGone
 
 
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A receive() for the next application, which gets the body that was read already."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
 async def send_reply(send: Send, reply: Reply, *, close: bool = False) -> None:
     headers = [
         (b"content-type", reply.content_type),
@@ -162,7 +173,8 @@ class Peer:
 
     def seen_open(self) -> bool:
         """Whether the client is there now. In doubt it is not, and its result is kept longer."""
-        if isinstance(self._receive, types.BuiltinMethodType) and self._future is None:
+        asked = self.gone or self._unsure or self._future is not None
+        if not asked and isinstance(self._receive, types.BuiltinMethodType):
             return True  # granian, not parked: its future never tells at once, so take it as open
         self._look()
         return not self.gone and not self._unsure
@@ -180,7 +192,9 @@ class Peer:
         coroutine, future = self._coroutine, self._future
         self._coroutine = self._future = None
         if coroutine is not None:
-            coroutine.close()
+            # A foreign receive() may await or fail while it is closed; the answer goes out anyway.
+            with contextlib.suppress(Exception):
+                coroutine.close()
         elif future is not None:
             future.cancel()
 

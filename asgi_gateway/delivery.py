@@ -88,6 +88,12 @@ class Delivery:
         )
         return targets.page(sampling_session_id, clone, prev_cursor, COMPLETIONS_PER_PAGE)
 
+    async def nothing(self, peer: Peer, timeout_s: float | None) -> None:
+        """Hold a poll that nothing will ever wake, so that its client does not spin."""
+        hold_s = self._hold_s if timeout_s is None else min(timeout_s, self._hold_s)
+        if hold_s > 0:
+            await self._park(peer, hold_s, _ignore, _ignore)
+
     async def _park(
         self,
         peer: Peer,
@@ -163,3 +169,7 @@ class Delivery:
             self._wakes.popleft().wake()
         if self._wakes:
             asyncio.get_running_loop().call_soon(self._wake_some)
+
+
+def _ignore(_: Waker) -> None:
+    pass

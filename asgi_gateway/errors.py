@@ -37,6 +37,10 @@ class NotFound(RequestError):
     status = 404
 
 
+class Foreign(NotFound):
+    """An id that is not of our making: where a trainer is behind us, it may be the trainer's."""
+
+
 class WrongMethod(RequestError):
     status = 405
 

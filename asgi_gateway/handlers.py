@@ -4,7 +4,7 @@ Decisions live below, sockets above. The other routes are in `handshake`.
 """
 
 import re
-from typing import Final
+from typing import Final, Protocol
 
 from asgi_gateway import protocol, replies
 from asgi_gateway.asgi import (
@@ -20,15 +20,25 @@ from asgi_gateway.asgi import (
 )
 from asgi_gateway.clock import Clock
 from asgi_gateway.delivery import Outcome
-from asgi_gateway.errors import Gone, Malformed, Refusal
+from asgi_gateway.errors import Foreign, Gone, Malformed, NotFound, Refusal
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
-from asgi_gateway.sessions import CALLER, Sessions
-from asgi_gateway.store.completions import Completion
+from asgi_gateway.sessions import CALLER, SamplingSession, Sessions
+from asgi_gateway.store.completions import Completion, Page
 from asgi_gateway.store.records import Record
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.request import EMPTY_STOP_SINCE, build
+
+
+class Behind(Protocol):
+    """The trainer, where there is one: it makes samplers too, and promises of its own."""
+
+    async def minted(self, sampling_session_id: str, scope: Scope) -> SamplingSession:
+        """A sampler of the trainer's. Raises NotFound where it has none of this id."""
+
+    async def save_result(self, request_id: str, call: Call) -> Reply | None:
+        """The answer to a poll for a save of weights; None where the id is of something else."""
 
 
 class SamplingHandlers:
@@ -41,6 +51,7 @@ class SamplingHandlers:
         catalog: Catalog,
         metrics: Metrics,
         inline_bytes: int,
+        behind: Behind | None = None,
     ) -> None:
         self._clock = clock
         self._sampling = sampling
@@ -48,11 +59,23 @@ class SamplingHandlers:
         self._catalog = catalog
         self._metrics = metrics
         self._inline_bytes = inline_bytes
+        self._behind = behind
+
+    async def _sampler(self, sampling_session_id: str, scope: Scope) -> SamplingSession:
+        """A sampling session of this caller, alive from now; the trainer may have minted it."""
+        try:
+            found = self._sessions.find_sampling(sampling_session_id, CALLER)
+        except NotFound:
+            ours = self._sessions.may_have_issued(sampling_session_id, CALLER)
+            if self._behind is None or ours:
+                raise
+            found = await self._behind.minted(sampling_session_id, scope)
+        self._sessions.alive(found.session, self._clock.now())
+        return found
 
     async def asample(self, call: Call) -> Reply:
         request = _SAMPLE(call.body)
-        sampling = self._sessions.find_sampling(request.sampling_session_id, CALLER)
-        self._sessions.alive(sampling.session, self._clock.now())
+        sampling = await self._sampler(request.sampling_session_id, call.scope)
         model = sampling.model
         try:
             record = self._sampling.submit(
@@ -74,13 +97,21 @@ class SamplingHandlers:
 
     async def retrieve_future(self, call: Call) -> Reply:
         request = _RETRIEVE(call.body)
-        record = self._sampling.find(request.request_id, CALLER)
+        try:
+            record = self._sampling.find(request.request_id, CALLER)
+        except Foreign:
+            saved = self._behind and await self._behind.save_result(request.request_id, call)
+            if saved:
+                return saved
+            raise
+        self._sessions.sign_of_life(record.sampling_session_id, self._clock.now())
         peer = Peer(call.receive)
         try:
             outcome = await self._sampling.delivery.outcome(record, peer)
+            here = peer.seen_open()
             if outcome is Outcome.READY:
                 reply, whole = self._ready(record, call.scope, bool(request.allow_metadata_only))
-                if whole and peer.seen_open():
+                if whole and here:
                     self._sampling.delivered(record)
             else:
                 reply = self._try_again(record)
@@ -118,19 +149,24 @@ class SamplingHandlers:
         target = request.target
         if target.type != "sampling_session":
             raise Malformed(f"target.type is {target.type!r:.40}, must be sampling_session")
-        sampling = self._sessions.find_sampling(target.sampling_session_id, CALLER)
-        self._sessions.alive(sampling.session, self._clock.now())
-        if request.retrieved_request_ids:
-            self._sampling.acknowledge(request.retrieved_request_ids, CALLER)
-        peer = Peer(call.receive)
+        delivery, peer = self._sampling.delivery, Peer(call.receive)
         try:
-            page = await self._sampling.delivery.completions(
+            sampling = await self._sampler(target.sampling_session_id, call.scope)
+            if request.retrieved_request_ids:
+                self._sampling.acknowledge(request.retrieved_request_ids, CALLER)
+            page = await delivery.completions(
                 sampling.sampling_session_id,
                 target.cloned_sampler_id,
                 request.prev_cursor,
                 peer,
                 request.timeout,
             )
+        except NotFound:
+            # 404 would poison the whole client, also for samples that it submits elsewhere.
+            if not self._sessions.may_have_issued(target.sampling_session_id, CALLER):
+                raise
+            await delivery.nothing(peer, request.timeout)
+            page = Page([], request.prev_cursor)
         finally:
             peer.close()
         kind = "completions" if page.completions else "none"
@@ -147,8 +183,7 @@ class SamplingHandlers:
         return EMPTY
 
     async def join_sampling_session(self, call: Call) -> Reply:
-        sampling = self._sessions.find_sampling(_JOIN(call.body).sampling_session_id, CALLER)
-        self._sessions.alive(sampling.session, self._clock.now())
+        sampling = await self._sampler(_JOIN(call.body).sampling_session_id, call.scope)
         counter = self._sessions.join(sampling)
         return json_reply(replies.SamplingSessionJoined(counter))
 

@@ -9,9 +9,9 @@ from asgi_gateway.errors import Gone, Unready
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
-from asgi_gateway.sessions import CALLER, Sessions
+from asgi_gateway.sessions import CALLER, Session, Sessions
 from asgi_gateway.settings import ClientSettings
-from asgi_gateway.upstream.catalog import Catalog
+from asgi_gateway.upstream.catalog import Catalog, Model
 
 OK: Final = json_reply(replies.Healthy())
 ACCEPTED: Final = json_reply(replies.Accepted())
@@ -49,17 +49,28 @@ class HandshakeHandlers:
         return self._dynamic_config
 
     async def create_session(self, call: Call) -> Reply:
-        _CREATE_SESSION(call.body)
-        session = self._sessions.create(CALLER, self._clock.now())
+        request = _CREATE_SESSION(call.body)
+        session = self._sessions.create(
+            CALLER,
+            self._clock.now(),
+            display_name=request.display_name,
+            user_metadata=request.user_metadata,
+        )
         return json_reply(replies.SessionCreated(session.session_id))
 
     async def create_sampling_session(self, call: Call) -> Reply:
         request = _CREATE_SAMPLING(call.body)
-        session = self._sessions.find(request.session_id, CALLER)
+        session = await self._session(request.session_id, call)
         self._sessions.alive(session, self._clock.now())
-        model = await self._catalog.resolve(request.base_model, request.model_path)
+        model = await self._model(request, call)
         made = self._sessions.create_sampling(session, request.sampling_session_seq_id, model)
         return json_reply(replies.SamplingSessionCreated(made.sampling_session_id))
+
+    async def _session(self, session_id: str, _: Call) -> Session:
+        return self._sessions.find(session_id, CALLER)
+
+    async def _model(self, request: protocol.CreateSamplingSession, _: Call) -> Model:
+        return await self._catalog.resolve(request.base_model, request.model_path)
 
     async def session_heartbeat(self, call: Call) -> Reply:
         session = self._sessions.find(_HEARTBEAT(call.body).session_id, CALLER)
@@ -78,6 +89,7 @@ class HandshakeHandlers:
 
     async def sampler(self, call: Call) -> Reply:
         sampling = self._sessions.find_sampling(call.tail, CALLER)
+        self._sessions.alive(sampling.session, self._clock.now())
         return json_reply(
             protocol.Sampler(
                 sampler_id=sampling.sampling_session_id,

@@ -1,9 +1,9 @@
-"""Request ids that prove who issued them: epoch, counter, and a keyed MAC over both and the caller.
+"""Ids that prove who issued them: epoch, counter, and a MAC over both, a purpose and a caller.
 
-An id that is not held any more but carries a right MAC was issued here, so it answers 410 and the
-SDK submits its sample again; 404 would end the caller's run. No tombstones are needed, restarts
-included: with a key of this process alone, a well-formed id of another epoch cannot be checked and
-is given the benefit of the doubt.
+A request id that is not held any more but carries a right MAC was issued here, so it answers 410
+and the SDK submits its sample again; 404 would end the caller's run. No tombstones are needed,
+restarts included: with a key of this process alone, a well-formed id of another epoch cannot be
+checked and is given the benefit of the doubt.
 """
 
 import base64
@@ -14,12 +14,21 @@ import re
 import secrets
 from typing import Final
 
-from asgi_gateway.errors import Gone, NotFound
+from asgi_gateway.errors import Foreign, Gone, NotFound
 
 _MAC_BYTES: Final = 12
-# What every id on the wire must look like, ours or not.
+# What every request id on the wire must look like, ours or not.
 _SHAPE: Final = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _OURS: Final = re.compile(r"([0-9a-f]{10})-([0-9a-f]{1,16})-([A-Za-z0-9_-]{16})\Z")
+
+# How vLLM begins an answer: `cmpl-` and the X-Request-Id of the request that it answers.
+_ANSWERED: Final = re.compile(
+    rb'\s*\{\s*"id"\s*:\s*"cmpl-([0-9a-f]{10}-[0-9a-f]{1,16}-[A-Za-z0-9_-]{16})"'
+)
+
+REQUEST: Final = "request"
+SESSION: Final = "session"
+SAMPLER: Final = "sampler"
 
 
 class Ids:
@@ -27,32 +36,48 @@ class Ids:
 
     def __init__(self, key: str | None = None) -> None:
         self._shared_key = key is not None
-        self._key = (
-            secrets.token_bytes(32) if key is None else hashlib.sha256(key.encode()).digest()
-        )
+        seed = secrets.token_bytes(32) if key is None else key.encode()
+        self._key = hashlib.sha256(seed).digest()
         self.epoch = secrets.token_hex(5)
         self._counter = itertools.count()
 
-    def issue(self, caller: str) -> str:
-        """A new request id for `caller`, at most 45 characters of `[A-Za-z0-9_-]`."""
+    def issue(self, caller: str, purpose: str = REQUEST) -> str:
+        """A new id for `caller`, at most 45 characters of `[A-Za-z0-9_-]`; no two are alike."""
         stem = f"{self.epoch}-{next(self._counter):x}"
-        return f"{stem}-{self._mac(caller, stem)}"
+        return f"{stem}-{self._mac(caller, purpose, stem)}"
+
+    def may_be_ours(self, identifier: str, caller: str, purpose: str) -> bool:
+        """Whether we issued it to `caller`, or an earlier process may have whose key is gone."""
+        parts = _OURS.match(identifier)
+        if parts is None:
+            return False
+        epoch, counter, mac = parts.groups()
+        if hmac.compare_digest(mac, self._mac(caller, purpose, f"{epoch}-{counter}")):
+            return True
+        return epoch != self.epoch and not self._shared_key
 
     def missing(self, request_id: str, caller: str) -> Gone | NotFound:
-        """The error for an id that is not held: Gone where we issued it to `caller`."""
+        """The error for a request id that is not held: Gone where we may have issued it."""
+        if self.may_be_ours(request_id, caller, REQUEST):
+            return Gone("this sample's result is no longer held; submit it again")
         if not _SHAPE.match(request_id):
             return NotFound("request_id must be 1 to 128 characters of A-Z, a-z, 0-9, _ and -")
-        parts = _OURS.match(request_id)
-        if parts is not None:
-            epoch, counter, mac = parts.groups()
-            if hmac.compare_digest(mac, self._mac(caller, f"{epoch}-{counter}")):
-                return Gone("this sample's result is no longer held; submit it again")
-            if epoch != self.epoch and not self._shared_key:
-                return Gone("this sample was accepted before a restart; submit it again")
-        return NotFound("unknown request_id")
+        if _OURS.match(request_id):
+            return NotFound("unknown request_id")
+        return Foreign("unknown request_id")
 
-    def _mac(self, caller: str, stem: str) -> str:
-        # The stem holds no NUL, so no caller name can imitate another pair.
-        message = f"{stem}\0{caller}".encode()
+    def _mac(self, caller: str, purpose: str, stem: str) -> str:
+        # Stem and purpose hold no NUL, so no caller name can imitate another triple.
+        message = f"{stem}\0{purpose}\0{caller}".encode()
         digest = hashlib.blake2b(message, key=self._key, digest_size=_MAC_BYTES).digest()
         return base64.urlsafe_b64encode(digest).decode()
+
+
+def names_other_request(answer: bytes, request_id: str) -> bool:
+    """Whether a completion says that it answers another request id of ours.
+
+    Descriptors that are mixed up below us, as uvloop has done after a cancelled connect, would give
+    one caller the sample of another; an upstream that names no id of ours says nothing.
+    """
+    named = _ANSWERED.match(answer)
+    return named is not None and named[1] != request_id.encode()

@@ -29,9 +29,22 @@ class InnerLifespan:
             return None
         return str(answer.get("message", "")) or "the inner application failed to start"
 
-    async def shutdown(self) -> None:
-        if self._task is not None and not self._task.done():
-            await self._phase(SHUTDOWN)
+    async def shutdown(self) -> str | None:
+        """Stop the inner app; returns its message where it failed to."""
+        if self._task is None or self._task.done():
+            return None
+        answer = await self._phase(SHUTDOWN)
+        if answer is None or answer["type"] == f"{SHUTDOWN}.complete":
+            return None
+        return str(answer.get("message", "")) or "the inner application failed to stop"
+
+    async def end(self) -> None:
+        """End what is left of the inner app, as the end of a server's event loop does.
+
+        An app may go on after its last answer; waiting for it could be for ever.
+        """
+        if self._task is not None:
+            self._task.cancel()
             await asyncio.wait([self._task])
 
     async def _phase(self, kind: str) -> Message | None:
@@ -39,11 +52,11 @@ class InnerLifespan:
         assert self._task is not None
         self._to_app.put_nowait({"type": kind})
         answer = asyncio.ensure_future(self._from_app.get())
-        await asyncio.wait([answer, self._task], return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            return answer.result()
-        answer.cancel()
-        return None
+        try:
+            await asyncio.wait([answer, self._task], return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else None
+        finally:
+            answer.cancel()
 
     async def _run(self) -> None:
         try:
@@ -59,23 +72,41 @@ async def serve_lifespan(
     close: Callable[[], Awaitable[None]],
     inner: InnerLifespan | None,
 ) -> None:
-    """Answer the server's lifespan events; a failed start is reported so that it exits non-zero."""
-    while True:
-        message = await receive()
-        if message["type"] == STARTUP:
-            try:
-                await open_()
-                failure = await inner.startup() if inner is not None else None
-            except Exception as error:  # noqa: BLE001 - the server logs it and stops
-                failure = f"{type(error).__name__}: {error}"
-            if failure is not None:
-                await close()
-                await send({"type": f"{STARTUP}.failed", "message": failure})
-                return
+    """Answer the server's lifespan events; a failed start is reported so that it exits non-zero.
+
+    Whatever ends it, a cancel by the server included, nothing of either app runs on.
+    """
+    kind = STARTUP
+    try:
+        failure = await _start(receive, open_, inner)
+        if failure is None:
             await send({"type": f"{STARTUP}.complete"})
-        elif message["type"] == SHUTDOWN:
-            if inner is not None:
-                await inner.shutdown()
-            await close()
-            await send({"type": f"{SHUTDOWN}.complete"})
-            return
+            await _next(receive, SHUTDOWN)
+            kind = SHUTDOWN
+            failure = await inner.shutdown() if inner is not None else None
+    finally:
+        if inner is not None:
+            await inner.end()
+        await close()
+    if failure is None:
+        await send({"type": f"{kind}.complete"})
+    else:
+        await send({"type": f"{kind}.failed", "message": failure})
+
+
+async def _start(
+    receive: Receive, open_: Callable[[], Awaitable[None]], inner: InnerLifespan | None
+) -> str | None:
+    """Ours, then the inner app's; returns why where either failed."""
+    await _next(receive, STARTUP)
+    try:
+        await open_()
+        return await inner.startup() if inner is not None else None
+    except Exception as error:  # noqa: BLE001 - the server logs it and stops
+        return f"{type(error).__name__}: {error}"
+
+
+async def _next(receive: Receive, kind: str) -> None:
+    """Wait for one event; others mean nothing here."""
+    while (await receive())["type"] != kind:
+        pass

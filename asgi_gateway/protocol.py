@@ -5,7 +5,8 @@ token array stays raw JSON: it is checked and spliced into the upstream's body a
 Python object per token is ever made.
 """
 
-from typing import Annotated, Any, Final
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -23,6 +24,10 @@ def absent() -> Any:
     return msgspec.field(default_factory=msgspec.Raw)
 
 
+# The SDK's clone ids reach 1e18; a double would round them.
+SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 def given(raw: msgspec.Raw) -> bool:
     """Whether a raw field was sent and is not null."""
     return bytes(raw) not in (b"", b"null")
@@ -30,9 +35,6 @@ def given(raw: msgspec.Raw) -> bool:
 
 class _Message(msgspec.Struct, gc=False):
     pass
-
-
-SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Chunk(_Message):
@@ -164,6 +166,80 @@ class Sampler(_Message, omit_defaults=True):
     sampler_id: str
     base_model: str
     model_path: str | None = None
+
+
+# --- the read-only index: every field is written, an unknown one as null -------------------------
+
+
+class WeightsInfoRequest(_Message):
+    """`POST /api/v1/weights_info`."""
+
+    tinker_path: str
+
+
+class WeightsInfo(_Message):
+    base_model: str
+    is_lora: bool
+    lora_rank: int | None = None
+    train_unembed: bool | None = None
+    train_mlp: bool | None = None
+    train_attn: bool | None = None
+
+
+class Checkpoint(_Message):
+    """checkpoint_id is `<kind>/<name>`, the path without its run."""
+
+    checkpoint_id: str
+    checkpoint_type: Literal["training", "sampler"]
+    time: datetime
+    tinker_path: str
+    size_bytes: int | None = None
+    public: bool = False
+    user_metadata: dict[str, str] | None = None
+    expires_at: datetime | None = None
+
+
+class Cursor(_Message):
+    offset: int
+    limit: int
+    total_count: int
+
+
+class CheckpointList(_Message):
+    checkpoints: list[Checkpoint]
+    cursor: Cursor | None = None
+
+
+class TrainingRun(_Message):
+    training_run_id: str
+    base_model: str
+    model_owner: str
+    is_lora: bool
+    last_request_time: datetime
+    corrupted: bool = False
+    lora_rank: int | None = None
+    last_checkpoint: Checkpoint | None = None
+    last_sampler_checkpoint: Checkpoint | None = None
+    user_metadata: dict[str, str] | None = None
+
+
+class TrainingRunList(_Message):
+    training_runs: list[TrainingRun]
+    cursor: Cursor
+
+
+class SessionList(_Message):
+    sessions: list[str]
+
+
+class SessionInfo(_Message):
+    training_run_ids: list[str]
+    sampler_ids: list[str]
+    user_metadata: dict[str, str] | None = None
+    display_name: str | None = None
+
+
+encode = msgspec.json.Encoder().encode
 
 
 class Reader(msgspec.Struct, frozen=True):

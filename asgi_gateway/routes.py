@@ -1,22 +1,31 @@
 """The flat table: path -> method, handler, body cap. Misses are not-found and wrong method."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from asgi_gateway.asgi import Call, Reply, json_reply
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.openapi import Served, document
 from asgi_gateway.protocol import API
+from asgi_gateway.rest import Refusal, RestHandlers, refusals
 from asgi_gateway.settings import LimitSettings
 
 Handler = Callable[[Call], Awaitable[Reply]]
 
+_BELOW_API: Final = f"{API}/"
+
+# Where ids stand in a path below API: resource, id, part of it, a checkpoint's two-part id, action.
+_ID_POSITIONS: Final = (1, 3, 4)
+_MAX_SEGMENTS: Final = 6
+
 
 class Route(NamedTuple):
-    method: str
+    """`method` None: all of them. `body_cap_bytes` None: the body is not read."""
+
+    method: str | None
     handler: Handler
-    body_cap_bytes: int
+    body_cap_bytes: int | None
 
 
 class Match(NamedTuple):
@@ -25,59 +34,105 @@ class Match(NamedTuple):
 
 
 class Table:
-    """Exact paths in one dict; the two routes with an id in the path by prefix and suffix."""
+    """Exact paths in one dict; paths with ids in a second, where every id is a `*`."""
 
-    def __init__(self, s: SamplingHandlers, h: HandshakeHandlers, limits: LimitSettings) -> None:
+    def __init__(
+        self,
+        s: SamplingHandlers,
+        h: HandshakeHandlers,
+        limits: LimitSettings,
+        rest: RestHandlers | None = None,
+        save_weights: Handler | None = None,
+    ) -> None:
+        """What is None is left to the trainer or the inner application.
+
+        save_weights: answers `save_weights_for_sampler` where a trainer is behind us.
+        """
         small = limits.body_bytes
         many = limits.retrieve_futures_body_bytes
-        self._exact: dict[str, Match] = {
-            path: Match(Route(method, handler, cap), "")
-            for path, method, handler, cap in (
-                (f"{API}/asample", "POST", s.asample, limits.asample_body_bytes),
-                (f"{API}/retrieve_future", "POST", s.retrieve_future, small),
-                (f"{API}/retrieve_futures", "POST", s.retrieve_futures, many),
-                (f"{API}/cancel_future", "POST", s.cancel_future, small),
-                (f"{API}/join_sampling_session", "POST", s.join_sampling_session, small),
-                (f"{API}/session_heartbeat", "POST", h.session_heartbeat, small),
-                (f"{API}/telemetry", "POST", h.telemetry, limits.telemetry_body_bytes),
-                (f"{API}/client/config", "POST", h.client_config, small),
-                (f"{API}/client/dynamic_config", "POST", h.dynamic_config, small),
-                (f"{API}/create_session", "POST", h.create_session, small),
-                (f"{API}/create_sampling_session", "POST", h.create_sampling_session, small),
-                (f"{API}/get_server_capabilities", "GET", h.server_capabilities, small),
-                (f"{API}/healthz", "GET", h.healthz, small),
-                ("/livez", "GET", h.livez, small),
-                ("/readyz", "GET", h.readyz, small),
-                ("/metrics", "GET", h.metrics, small),
-                ("/openapi.json", "GET", self.openapi, small),
-            )
-        }
-        self._with_id: tuple[tuple[str, str, Route], ...] = (
-            (f"{API}/samplers/", "", Route("GET", h.sampler, small)),
-            (f"{API}/sessions/", "/finish", Route("POST", h.finish_session, small)),
-        )
+        self._exact: dict[str, Match] = {}
+        self._with_ids: dict[str, Route] = {}
         self._document: Reply | None = None
+        for path, probe in (
+            ("/livez", h.livez),
+            ("/readyz", h.readyz),
+            ("/metrics", h.metrics),
+            ("/openapi.json", self.openapi),
+        ):
+            self._add(path, Route("GET", probe, small))
+        for path, method, handler, cap in (
+            ("asample", "POST", s.asample, limits.asample_body_bytes),
+            ("retrieve_future", "POST", s.retrieve_future, small),
+            ("retrieve_futures", "POST", s.retrieve_futures, many),
+            ("cancel_future", "POST", s.cancel_future, small),
+            ("join_sampling_session", "POST", s.join_sampling_session, small),
+            ("session_heartbeat", "POST", h.session_heartbeat, small),
+            ("telemetry", "POST", h.telemetry, limits.telemetry_body_bytes),
+            ("client/config", "POST", h.client_config, small),
+            ("client/dynamic_config", "POST", h.dynamic_config, small),
+            ("create_session", "POST", h.create_session, small),
+            ("create_sampling_session", "POST", h.create_sampling_session, small),
+            ("get_server_capabilities", "GET", h.server_capabilities, small),
+            ("healthz", "GET", h.healthz, small),
+            ("samplers/*", "GET", h.sampler, small),
+            ("sessions/*/finish", "POST", h.finish_session, small),
+        ):
+            self._add(f"{API}/{path}", Route(method, handler, cap))
+        if save_weights is not None:
+            self._add(f"{API}/save_weights_for_sampler", Route("POST", save_weights, small))
+        if rest is not None:
+            self._add_rest(rest, small)
+
+    def _add_rest(self, r: RestHandlers, small: int) -> None:
+        for path, method, handler in (
+            ("training_runs", "GET", r.training_runs),
+            ("training_runs/*", "GET", r.training_run),
+            ("training_runs/*/checkpoints", "GET", r.run_checkpoints),
+            ("checkpoints", "GET", r.checkpoints),
+            ("weights_info", "POST", r.weights_info),
+            ("sessions", "GET", r.sessions),
+            ("sessions/*", "GET", r.session),
+        ):
+            self._add(f"{API}/{path}", Route(method, handler, small))
+        for path, refusal in refusals().items():
+            self._add(f"{API}/{path}", Route(None, refusal, None))
+
+    def _add(self, path: str, route: Route) -> None:
+        if "*" in path:
+            self._with_ids[path] = route
+        else:
+            self._exact[path] = Match(route, "")
 
     def find(self, path: str) -> Match | None:
+        """The route of a path and its first id."""
         match = self._exact.get(path)
-        if match is not None:
+        if match is not None or not path.startswith(_BELOW_API):
             return match
-        for prefix, suffix, route in self._with_id:
-            if path.startswith(prefix) and path.endswith(suffix):
-                tail = path[len(prefix) : len(path) - len(suffix)]
-                if tail and "/" not in tail:
-                    return Match(route, tail)
-        return None
+        segments = path[len(_BELOW_API) :].split("/", _MAX_SEGMENTS)
+        tail = segments[1] if len(segments) > 1 else ""
+        for position in _ID_POSITIONS:
+            if position >= len(segments):
+                break
+            if not segments[position]:
+                return None
+            segments[position] = "*"
+        route = self._with_ids.get(_BELOW_API + "/".join(segments))
+        return None if route is None else Match(route, tail)
 
     def served(self) -> Iterator[Served]:
-        """Every route by its path, with `{id}` for the id in it."""
+        """Every route by its path, with `{id}` for an id in it."""
         for path, match in self._exact.items():
-            yield Served(path, match.route.method, match.route.body_cap_bytes)
-        for prefix, suffix, route in self._with_id:
-            yield Served(f"{prefix}{{id}}{suffix}", route.method, route.body_cap_bytes)
+            yield _served(path, match.route)
+        for path, route in self._with_ids.items():
+            yield _served(path.replace("*", "{id}"), route)
 
     async def openapi(self, _: Call) -> Reply:
         """This table as an OpenAPI document, rendered when it is first asked for."""
         if self._document is None:
             self._document = json_reply(document(self.served()))
         return self._document
+
+
+def _served(path: str, route: Route) -> Served:
+    refused = route.handler.text if isinstance(route.handler, Refusal) else None
+    return Served(path, route.method, route.body_cap_bytes, refused)

@@ -26,13 +26,14 @@ from asgi_gateway.errors import (
     Unavailable,
     UpstreamError,
 )
-from asgi_gateway.ids import Ids
+from asgi_gateway.ids import Ids, names_other_request
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.replies import QueueState
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import State
+from asgi_gateway.upstream.choice import Choice
 from asgi_gateway.upstream.client import Client, Exchange
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.poison import PoisonGuard
@@ -72,6 +73,7 @@ class Sampling:
         self._client = client
         self._ids = ids
         self._metrics = metrics
+        self._choice = Choice(settings.upstream)
         self._poison = PoisonGuard(settings.upstream.poison_after)
         self._decoder = Decoder(settings.missing_logprobs)
         self._dispatch = Dispatch(store, clock, settings.upstream.max_connections, self.run)
@@ -88,7 +90,9 @@ class Sampling:
             Unsupported: the seq_id was used for another body.
             Overloaded: full by count or by bytes.
         """
-        digest = hashlib.blake2b(request.body, digest_size=16).digest()
+        # The one parameter that shapes the result and is not part of the body.
+        last = b"%d" % request.want.prompt_last
+        digest = hashlib.blake2b(request.body, digest_size=16, salt=last).digest()
         earlier = self._store.submitted(sampling_session_id, seq_id, digest)
         if isinstance(earlier, Record):
             return earlier
@@ -115,6 +119,8 @@ class Sampling:
         """Send one RUNNING record upstream and settle it, or put it back in line."""
         try:
             answer = await self._post(record, exchange)
+            if names_other_request(answer, record.request_id):
+                raise Interrupted("the upstream answered another request on this connection")
             result = encode(self._decoder.decode(answer, record.want, record.prompt_tokens))
             outcome = "ok"
             self._poison.succeeded(record.digest, exchange.url)
@@ -141,12 +147,12 @@ class Sampling:
             if record.body is None:
                 raise Interrupted("the sample was settled before it was sent")
             try:
-                exchange.url = self._url(record)
+                exchange.url = self._choice.url(record)
                 return await self._client.complete(
                     exchange.url,
                     record.body,
                     request_id=record.request_id,
-                    affinity=self._affinity(record),
+                    affinity=self._choice.affinity(record),
                     exchange=exchange,
                     on_answer=lambda: self._store.drop_prompt(record),
                     fresh=fresh,
@@ -156,20 +162,6 @@ class Sampling:
                     raise Interrupted(str(error)) from error
                 self._metrics.retries["stale_connection"] += 1
         raise AssertionError("unreachable")
-
-    def _url(self, record: Record) -> str:
-        """An upstream by rendezvous hash on the affinity key; after unavailability, the next."""
-        urls = self._upstream.urls
-        if len(urls) == 1:
-            return urls[0]
-        key = self._affinity(record) or record.request_id
-        ranked = sorted(urls, key=lambda url: hashlib.blake2b(f"{key}\0{url}".encode()).digest())
-        return ranked[(record.unavailable_count + record.engine_faults) % len(urls)]
-
-    def _affinity(self, record: Record) -> str | None:
-        if self._upstream.affinity == "sample":
-            return f"{record.sampling_session_id}:{record.seq_id}"
-        return record.sampling_session_id if self._upstream.affinity == "session" else None
 
     # --- settle ----------------------------------------------------------------------------------
 
@@ -206,13 +198,13 @@ class Sampling:
     def _wait_for_upstream(self, record: Record, error: Unavailable, now: float) -> None:
         """Once more at once, then with back-off within the grace time; after it, 410."""
         record.unavailable_count += 1
+        wait_s = error.retry_after_s or 0.0
         if record.unavailable_since is None:
             record.unavailable_since = now
             self._client.forget_addresses()
-            self._retry(record, now + (error.retry_after_s or 0.0), "unavailable")
-            return
-        backoff_s = min(BACKOFF_START_S * 2.0 ** (record.unavailable_count - 2), BACKOFF_CAP_S)
-        wait_s = max(error.retry_after_s or 0.0, backoff_s * random.uniform(0.5, 1.0))
+        else:
+            backoff_s = min(BACKOFF_START_S * 2.0 ** (record.unavailable_count - 2), BACKOFF_CAP_S)
+            wait_s = max(wait_s, backoff_s * random.uniform(0.5, 1.0))
         if now + wait_s > record.unavailable_since + self._upstream.unavailable_grace_s:
             self._give_back(record, error)
         else:

@@ -11,20 +11,21 @@ from typing import Any, Final
 import msgspec
 
 from asgi_gateway import protocol, replies
+from asgi_gateway.upstream.naming import PATTERN
 from asgi_gateway.upstream.request import (
     MAX_LAST_N,
+    MAX_PROMPTS,
     MAX_SEED,
     MAX_SEQUENCES,
     MAX_TEMPERATURE,
     MAX_TOKEN_ID,
+    MAX_TOKENS,
     MAX_TOP_K,
     MAX_TOPK,
 )
 
 Schema = dict[str, Any]
 
-# What `upstream/catalog` takes, in the dialect of JSON Schema.
-SAMPLER_PATH: Final = "^tinker://[A-Za-z0-9._:-]+/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+$"
 PREFIX: Final = "#/components/schemas/"
 _NUMBERS: Final = ("integer", "number")
 
@@ -131,7 +132,11 @@ _FIELDS: Final[dict[str, dict[str, Schema]]] = {
         },
     },
     "SamplingParams": {
-        "max_tokens": {"minimum": 1, "description": "Absent: the rest of the context."},
+        "max_tokens": {
+            "minimum": 1,
+            "maximum": MAX_TOKENS,
+            "description": "Absent: the rest of the context.",
+        },
         "seed": {"minimum": -MAX_SEED - 1, "maximum": MAX_SEED},
         "stop": {
             "anyOf": [
@@ -152,7 +157,11 @@ _FIELDS: Final[dict[str, dict[str, Schema]]] = {
             "description": "With the sampling session, names this sample: a repeat with the same"
             " body gets the same ids, another body 422.",
         },
-        "num_samples": {"minimum": 1, "maximum": MAX_SEQUENCES},
+        "num_samples": {
+            "minimum": 1,
+            "maximum": MAX_SEQUENCES,
+            "description": f"At temperature 0 at most {MAX_PROMPTS}.",
+        },
         "topk_prompt_logprobs": _TOPK,
         "topk_sample_logprobs": _TOPK,
         "prompt_logprobs_last_n": {
@@ -167,9 +176,10 @@ _FIELDS: Final[dict[str, dict[str, Schema]]] = {
     },
     "RetrieveFuture": {"request_id": {"pattern": "^[A-Za-z0-9_-]{1,128}$"}},
     "PollTarget": {"type": {"const": "sampling_session"}},
+    "WeightsInfoRequest": {"tinker_path": {"pattern": PATTERN}},
     "CreateSamplingSession": {
         "model_path": {
-            "pattern": SAMPLER_PATH,
+            "pattern": PATTERN,
             "description": "tinker://<run>/<kind>/<checkpoint>; wins over base_model.",
         },
     },

@@ -5,12 +5,14 @@ without one its upstream work ends, while its identity stays for `retention_s` a
 revives it.
 """
 
-import secrets
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import msgspec
 
 from asgi_gateway.errors import Gone, NotFound, Unsupported
+from asgi_gateway.ids import SAMPLER, SESSION, Ids
+from asgi_gateway.ledger import Ledger
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.upstream.catalog import Model
 
@@ -36,16 +38,22 @@ class Session(msgspec.Struct, eq=False):
     finished: bool = False
     # By the client's own sequence number, which makes creating one idempotent.
     sampling: dict[int, SamplingSession] = {}
+    # What its client says about it, for those who list sessions.
+    display_name: str | None = None
+    user_metadata: dict[str, Any] | None = None
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """Sampling sessions whose work ends because nobody showed a sign of life."""
+    """Sampling sessions whose work ends: their session showed no life, or is forgotten."""
 
     lapsed: list[SamplingSession]
+    forgotten: list[SamplingSession]
 
 
 class Sessions:
-    def __init__(self, timeout_s: float, retention_s: float) -> None:
+    def __init__(self, timeout_s: float, retention_s: float, ids: Ids, ledger: Ledger) -> None:
+        self._ids = ids
+        self._ledger = ledger
         self._sessions: dict[str, Session] = {}
         self._sampling: dict[str, SamplingSession] = {}
         self._alive: Deadlines[Session] = Deadlines(timeout_s)
@@ -57,8 +65,34 @@ class Sessions:
     def __repr__(self) -> str:
         return f"<Sessions {len(self._sessions)}, {len(self._sampling)} sampling>"
 
-    def create(self, caller: str, now: float) -> Session:
-        session = Session(f"session-{secrets.token_hex(12)}", caller)
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def create(
+        self,
+        caller: str,
+        now: float,
+        session_id: str | None = None,
+        *,
+        display_name: str | None = None,
+        user_metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        """A new session; `session_id` where somebody else, a trainer, has named it."""
+        session_id = session_id or self._ids.issue(caller, SESSION)
+        made = Session(session_id, caller, display_name=display_name, user_metadata=user_metadata)
+        session = self._add(made, now)
+        self._ledger.session_made(session.session_id, caller)
+        return session
+
+    def restore(self, session_id: str, caller: str, finished: bool, now: float) -> None:
+        """Take in a session of an earlier process; its clocks start anew."""
+        session = self._add(Session(session_id, caller, finished), now)
+        if finished:
+            self._alive.stop(session)
+
+    def _add(self, session: Session, now: float) -> Session:
         self._sessions[session.session_id] = session
         self.alive(session, now)
         return session
@@ -68,6 +102,12 @@ class Sessions:
         self._alive.start(session, now)
         self._kept.start(session, now)
 
+    def sign_of_life(self, sampling_session_id: str, now: float) -> None:
+        """The same from a request that names a sampling session; nothing where none is known."""
+        sampling = self._sampling.get(sampling_session_id)
+        if sampling is not None and not sampling.session.finished:
+            self.alive(sampling.session, now)
+
     def find(self, session_id: str, caller: str) -> Session:
         """A session that was not finished.
 
@@ -75,28 +115,72 @@ class Sessions:
             NotFound: never issued to this caller, or forgotten.
             Gone: finished; the SDK then stops its heartbeat.
         """
-        session = self._sessions.get(session_id)
-        if session is None or session.caller != caller:
-            raise NotFound("unknown session_id")
+        session = self.read(session_id, caller)
         if session.finished:
             raise Gone("this session was finished")
         return session
 
-    def create_sampling(self, session: Session, seq_id: int, model: Model) -> SamplingSession:
+    def read(self, session_id: str, caller: str) -> Session:
+        """A session, finished or not; looking at one is no sign of its life.
+
+        Raises:
+            NotFound: never issued to this caller, or forgotten.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.caller != caller:
+            raise NotFound("unknown session_id")
+        return session
+
+    def newest(self, caller: str) -> Iterator[Session]:
+        """The caller's sessions, the last created first."""
+        return (
+            session for session in reversed(self._sessions.values()) if session.caller == caller
+        )
+
+    def finish(self, session: Session) -> list[SamplingSession]:
+        """Mark as finished; returns the sampling sessions whose work ends."""
+        session.finished = True
+        self._alive.stop(session)
+        self._ledger.session_finished(session.session_id)
+        return list(session.sampling.values())
+
+    # --- sampling sessions -----------------------------------------------------------------------
+
+    def create_sampling(
+        self, session: Session, seq_id: int, model: Model, sampling_session_id: str | None = None
+    ) -> SamplingSession:
         """The session's sampling session of this number; made at its first call.
 
         Raises:
             Unsupported: the number was used for other weights.
         """
         made = session.sampling.get(seq_id)
-        if made is None:
-            made = SamplingSession(f"sampler-{secrets.token_hex(12)}", session, model)
-            session.sampling[seq_id] = made
-            self._sampling[made.sampling_session_id] = made
-        elif made.model != model:
-            raise Unsupported(
-                f"sampling_session_seq_id {seq_id} of this session was used for another model"
-            )
+        if made is not None:
+            if made.model != model:
+                raise Unsupported(
+                    f"sampling_session_seq_id {seq_id} of this session was used for another model"
+                )
+            return made
+        identifier = sampling_session_id or self._ids.issue(session.caller, SAMPLER)
+        made = self.restore_sampling(identifier, session.session_id, seq_id, model, 0)
+        self._ledger.sampling_made(
+            identifier,
+            session.session_id,
+            seq_id,
+            upstream_name=model.upstream_name,
+            base_model=model.base_model,
+            cache_salt=model.cache_salt,
+            model_path=model.model_path,
+        )
+        return made
+
+    def restore_sampling(
+        self, sampling_session_id: str, session_id: str, seq_id: int, model: Model, clones: int
+    ) -> SamplingSession:
+        """Take in a sampling session of a session that is known."""
+        session = self._sessions[session_id]
+        made = SamplingSession(sampling_session_id, session, model, clones)
+        session.sampling[seq_id] = self._sampling[sampling_session_id] = made
         return made
 
     def find_sampling(self, sampling_session_id: str, caller: str) -> SamplingSession:
@@ -108,26 +192,35 @@ class Sessions:
             raise NotFound("the session of this sampling_session_id was finished")
         return sampling
 
+    def may_have_issued(self, sampling_session_id: str, caller: str) -> bool:
+        """Whether a sampling session that cannot be found was ours: finished, forgotten, or of an
+        earlier process."""
+        sampling = self._sampling.get(sampling_session_id)
+        if sampling is not None:
+            return sampling.session.caller == caller
+        return self._ids.may_be_ours(sampling_session_id, caller, SAMPLER)
+
     def join(self, sampling: SamplingSession) -> int:
         """A clone number above 0 that no other clone of this sampling session got here."""
         sampling.clones += 1
+        self._ledger.joined(sampling.sampling_session_id, sampling.clones)
         return sampling.clones
 
-    def finish(self, session: Session) -> list[SamplingSession]:
-        """Mark as finished; returns the sampling sessions whose work ends."""
-        session.finished = True
-        self._alive.stop(session)
-        return list(session.sampling.values())
+    # --- time ------------------------------------------------------------------------------------
 
     def sweep(self, now: float, budget: int) -> Swept:
         """Name what has lapsed, and forget the sessions whose retention is over."""
-        lapsed = [
-            sampling
-            for session in self._alive.due(now, budget)
-            for sampling in session.sampling.values()
-        ]
+        lapsed = self._alive.due(now, budget)
+        forgotten = []
         for session in self._kept.due(now, budget):
+            if session in self._alive:  # a retention below the timeout, or a sweep that lags
+                self._alive.stop(session)
+                lapsed.append(session)
             del self._sessions[session.session_id]
+            self._ledger.session_forgotten(session.session_id)
             for sampling in session.sampling.values():
                 del self._sampling[sampling.sampling_session_id]
-        return Swept(lapsed)
+                forgotten.append(sampling)
+        return Swept(
+            [sampling for session in lapsed for sampling in session.sampling.values()], forgotten
+        )

@@ -7,7 +7,7 @@ operator; the comments here say why a default is what it is.
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
@@ -17,6 +17,11 @@ from msgspec import Meta
 ENVIRONMENT_PREFIX: Final = "ASGI_GATEWAY_"
 FILE_VARIABLE: Final = "ASGI_GATEWAY_CONFIG"
 SECRETS: Final = frozenset({"id_key"})
+# Version 2 and version 1, as a container sees its own limit.
+CGROUP_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -92,6 +97,12 @@ class ClientSettings(_Section, frozen=True, kw_only=True):
 class ModelSettings(_Section, frozen=True, kw_only=True):
     # Names that clients may ask for: NAME, or NAME=UPSTREAM_NAME where the two differ.
     base: tuple[str, ...] = ()
+    # What the upstream calls the weights of a tinker:// path; `upstream/naming` checks it. The
+    # checkpoint is part of it, since vLLM keeps stale cache blocks for weights reloaded under an
+    # old name.
+    adapter_name: str = "{model_id}_{checkpoint_id}"
+    # Path -> upstream name, where the rule does not fit.
+    adapters: dict[str, str] = {}
     # Where the upstream does not say its own.
     max_context_length: Count | None = None
 
@@ -105,9 +116,18 @@ class LimitSettings(_Section, frozen=True, kw_only=True):
     body_bytes: Count = 64 << 10
 
 
-class StateSettings(_Section, frozen=True, kw_only=True):
-    """The journal of sessions and open samples; none is kept where `dir` is not given."""
+class TrainingSettings(_Section, frozen=True, kw_only=True):
+    """The Tinker-compatible API server that everything goes to which is not sampling."""
 
+    url: str | None = None
+    # The inner application that the gateway is wrapped around is that server.
+    embedded: bool = False
+
+
+class StateSettings(_Section, frozen=True, kw_only=True):
+    """The journal of sessions and open samples."""
+
+    # Not given: none when embedded, a folder per address under `serve`. Empty: none.
     dir: str | None = None
     fsync: Literal["none", "interval"] = "none"
 
@@ -121,6 +141,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     client: ClientSettings = ClientSettings()
     models: ModelSettings = ModelSettings()
     state: StateSettings = StateSettings()
+    training: TrainingSettings = TrainingSettings()
     limits: LimitSettings = LimitSettings()
     missing_logprobs: Literal["fail", "nan"] = "fail"
     # Secret of the MAC in request ids; a random one per process where not given.
@@ -162,12 +183,12 @@ def load(
     problems: list[str] = []
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
+    fields = dict(leaves(Settings))
     layers: list[tuple[str, Iterable[tuple[str, Any]]]] = [
-        ("file", _from_file(Path(file), problems) if file else ()),
+        ("file", _from_file(Path(file), fields, problems) if file else ()),
         ("environment", _from_environment(environ)),
         ("flag", [(path, value) for path, value in (flags or {}).items() if value is not None]),
     ]
-    fields = dict(leaves(Settings))
     for source, items in layers:
         for path, raw in items:
             if path not in fields:
@@ -193,7 +214,7 @@ def leaves(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, hint
 
 
-def _from_file(path: Path, problems: list[str]) -> list[tuple[str, Any]]:
+def _from_file(path: Path, known: Container[str], problems: list[str]) -> list[tuple[str, Any]]:
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:
@@ -202,15 +223,22 @@ def _from_file(path: Path, problems: list[str]) -> list[tuple[str, Any]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         problems.append(f"file: {path} is not TOML: {error}")
         return []
-    return list(_flatten(table))
+    sections = {leaf.rpartition(".")[0] for leaf, _ in leaves(Settings)}
+    return list(_flatten(table, known, sections))
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(
+    table: Mapping[str, Any], known: Container[str], sections: Container[str], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of all that a file says. A table may be the value of a setting; one
+    that is unknown counts even when it is empty."""
     for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{name}.")
+        path = prefix + name
+        is_section = isinstance(value, dict) and path not in known
+        if is_section and (value or path in sections):
+            yield from _flatten(value, known, sections, f"{path}.")
         else:
-            yield prefix + name, value
+            yield path, value
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
@@ -221,9 +249,25 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
 
 def _convert(raw: Any, kind: Any) -> Any:
     """Text from the environment is read as the field's type; lists are separated by commas."""
-    if isinstance(raw, str) and "tuple" in str(kind):
+    table = "dict" in str(kind)
+    if isinstance(raw, str) and (table or "tuple" in str(kind)):
         raw = [part.strip() for part in raw.split(",") if part.strip()]
+    if table and isinstance(raw, list):
+        raw = _table(raw)
     return msgspec.convert(raw, kind, strict=not isinstance(raw, str))
+
+
+def _table(entries: list[Any]) -> dict[str, str]:
+    """KEY=VALUE entries as a table."""
+    table: dict[str, str] = {}
+    for entry in entries:
+        key, equals, value = str(entry).partition("=")
+        if not equals:
+            raise msgspec.ValidationError(f"{entry!r} is not of the form KEY=VALUE")
+        if key in table:
+            raise msgspec.ValidationError(f"{key} is given twice")
+        table[key] = value
+    return table
 
 
 def _hint(path: str, known: Iterable[str]) -> str:
@@ -243,13 +287,19 @@ def _build(values: Mapping[str, Any]) -> Settings:
     return msgspec.convert(tree, Settings)
 
 
-def memory_limit_bytes() -> int:
+def default_state_dir(host: str, port: int) -> Path:
+    """Where `serve` keeps its journal: one folder per address that it listens on."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "asgi-gateway" / f"{host.replace(':', '_')}-{port}"
+
+
+def memory_limit_bytes(limit_files: Iterable[Path] = CGROUP_LIMITS) -> int:
     """The cgroup's memory limit where one is set, else the machine's physical memory, in bytes."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [physical]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in limit_files:
         try:
-            limits.append(int(Path(path).read_text()))
+            limits.append(int(path.read_text()))
         except (OSError, ValueError):  # absent, or "max"
             continue
     return min(limits)

@@ -52,6 +52,11 @@ def _add_upstream(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         help="adapter of the first model, repeatable or comma-separated",
     )
     add(
+        "--any-adapter",
+        action="store_true",
+        help="take every unknown name as an adapter that is found when first asked for",
+    )
+    add(
         "--max-model-len",
         type=_whole(2),
         default=65_536,
@@ -71,6 +76,14 @@ def _add_upstream(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         default=0.0,
         metavar="S",
         help="answer so long after asked (default: %(default)s)",
+    )
+    add(
+        "--barrier",
+        type=_whole(1),
+        nargs="?",
+        const=0,
+        metavar="K",
+        help="hold answers until K are outstanding, or until POST /release; POST /hold shuts again",
     )
     add(
         "--keepalive-s",
@@ -107,12 +120,14 @@ def _upstream(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         models=models,
         loras=tuple(arguments.lora),
+        any_adapter=arguments.any_adapter,
         max_model_len=arguments.max_model_len,
         vocab=arguments.vocab_size,
         delay_s=arguments.delay_s,
         keepalive_s=arguments.keepalive_s,
         faults=arguments.faults,
         fault_times=arguments.fault_times,
+        barrier=arguments.barrier,
     )
     # Collecting the imports and the tape again and again would show up in measurements.
     gc.set_threshold(50_000, 20, 100)

@@ -60,6 +60,7 @@ class Limits(NamedTuple):
     models: tuple[str, ...]
     max_model_len: int
     vocab: int
+    any_adapter: bool = False
 
 
 class Job(NamedTuple):
@@ -95,7 +96,7 @@ def check(asked: Asked, limits: Limits) -> Job:
     """The request as a job; raises RequestError, in vLLM's order of checks as far as it shows."""
     _check_logprobs(asked)
     model = asked.model or limits.models[0]
-    if model not in limits.models:
+    if model not in limits.models and not limits.any_adapter:
         aliases = ", ".join(limits.models)
         raise RequestError(
             f"The model `{model}` does not exist. Valid aliases: {aliases}.",

@@ -12,7 +12,7 @@ import resource
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from loadgen.answers import MODEL, VOCAB
+from loadgen.barrier import Barrier
 from loadgen.body import answer
 from loadgen.connection import Connection, Request
 from loadgen.counts import Counts
@@ -36,18 +37,26 @@ VERSION: Final = "0.32.0"
 
 
 class Settings(NamedTuple):
-    """How the stand-in behaves. Lengths in tokens, times in seconds."""
+    """How the stand-in behaves. Lengths in tokens, times in seconds.
+
+    any_adapter: whether every unknown model name is an adapter that is found when first asked for, as
+    with vLLM's filesystem resolver; such names are not listed.
+    barrier: how many outstanding completions open the barrier, 0 where only `POST /release` does;
+    None for no barrier.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8001
     models: tuple[str, ...] = (MODEL,)
     loras: tuple[str, ...] = ()
+    any_adapter: bool = False
     max_model_len: int = 65_536
     vocab: int = VOCAB
     delay_s: float = 0.0
     keepalive_s: float = 5.0
     faults: bool = False
     fault_times: int | None = None
+    barrier: int | None = None
 
 
 class Work:
@@ -70,7 +79,10 @@ class Upstream:
         self.counts = Counts()
         self._tape = tape(settings.vocab)
         self._limits = Limits(
-            (*settings.models, *settings.loras), settings.max_model_len, settings.vocab
+            (*settings.models, *settings.loras),
+            settings.max_model_len,
+            settings.vocab,
+            settings.any_adapter,
         )
         self._connections: set[Connection] = set()
         self._all_lost = asyncio.Event()
@@ -78,6 +90,7 @@ class Upstream:
         self._idle_until: dict[Connection, float] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._faulted: dict[bytes, int] = {}
+        self._barrier: Barrier[Connection] | None = None
         self._routes: dict[bytes, tuple[bytes, Callable[[Connection, Request], None]]] = {
             b"/v1/completions": (b"POST", self._completions),
             b"/v1/models": (b"GET", self._models),
@@ -86,6 +99,10 @@ class Upstream:
             b"/metrics": (b"GET", self._metrics),
             b"/requests": (b"GET", self._requests),
         }
+        if settings.barrier is not None:
+            self._barrier = Barrier(settings.barrier)
+            self._routes[b"/release"] = (b"POST", self._release)
+            self._routes[b"/hold"] = (b"POST", self._hold)
         self._started_at = int(time.time())
 
     def __repr__(self) -> str:
@@ -142,6 +159,8 @@ class Upstream:
             connection.work = None
             if work.timer is not None:
                 work.timer.cancel()
+            if self._barrier is not None:
+                self._barrier.leave(connection)
             self.counts.running -= 1
             self.counts.aborted += 1
 
@@ -199,6 +218,8 @@ class Upstream:
         self.counts.started()
         if fault is Fault.SILENT:
             self.counts.faults[fault] += 1
+        elif self._barrier is not None and self._barrier.shut:
+            self._let_go(self._barrier.hold(connection))
         elif self.settings.delay_s > 0:
             work.timer = self._loop.call_later(self.settings.delay_s, self._due, connection, work)
         else:
@@ -215,6 +236,24 @@ class Upstream:
             return None
         self._faulted[key] = given + 1
         return fault
+
+    def _let_go(self, connections: Iterable[Connection]) -> None:
+        """Have what waited at the barrier answered, after the delay where there is one."""
+        for connection in connections:
+            if isinstance(connection.work, Work):
+                connection.work.timer = self._loop.call_later(
+                    self.settings.delay_s, self._due, connection, connection.work
+                )
+
+    def _release(self, connection: Connection, _: Request) -> None:
+        if self._barrier is not None:
+            self._let_go(self._barrier.release())
+        connection.respond(200, b"{}")
+
+    def _hold(self, connection: Connection, _: Request) -> None:
+        if self._barrier is not None:
+            self._barrier.hold_again()
+        connection.respond(200, b"{}")
 
     def _due(self, connection: Connection, work: Work) -> None:
         self._finish(connection, work)

@@ -32,13 +32,28 @@ async def described(upstream: FakeUpstream) -> AsyncIterator[Described]:
 
 async def test_its_paths_and_methods_are_the_route_table(described: Described) -> None:
     table = described.gateway.gateway._table
-    routes = {(route.path, route.method.lower()) for route in table.served()}
+    served = list(table.served())
+    routes = {(s.path, str(s.method).lower()) for s in served if s.refused is None}
     paths = described.document["paths"]
     assert routes == {(path, method) for path in paths for method in paths[path]}
     for path, method in routes:
         match = table.find(path.replace("{id}", "x"))
         assert match is not None
-        assert match.route.method.lower() == method
+        assert str(match.route.method).lower() == method
+    refused = {s.path: s.refused for s in served if s.refused is not None}
+    assert refused == described.document["x-refused"]
+    assert len(routes) + len(refused) == len(served)
+
+
+async def test_what_it_lists_as_refused_is_refused(described: Described) -> None:
+    refused = described.document["x-refused"]
+    assert f"{API}/forward_backward" in refused
+    for path, text in refused.items():
+        for method in ("GET", "POST", "DELETE"):
+            answer = await described.gateway.client.start(
+                method, path.replace("{id}", "x"), b"{}"
+            ).response()
+            assert (answer.status, answer.json()["detail"]) == (422, text)
 
 
 async def test_every_reference_in_it_stands_for_something(described: Described) -> None:
@@ -134,7 +149,7 @@ BOUNDS = [
         ("SampleRequest", "topk_sample_logprobs", ("minimum", "maximum")),
         ("SampleRequest", "prompt_logprobs_last_n", ("minimum", "maximum")),
         ("SampleRequest", "seq_id", ("minimum", "maximum")),
-        ("SamplingParams", "max_tokens", ("minimum",)),
+        ("SamplingParams", "max_tokens", ("minimum", "maximum")),
         ("SamplingParams", "seed", ("minimum", "maximum")),
         ("SamplingParams", "temperature", ("minimum", "maximum")),
         ("SamplingParams", "top_k", ("minimum", "maximum")),

@@ -190,3 +190,20 @@ async def test_batched_polls_and_cancels(described: Described, upstream: FakeUps
 async def test_any_version_of_the_sdk_may_be_said(described: Described, version: str) -> None:
     headers = SDK_HEADERS | {"X-Stainless-Package-Version": version}
     await described.ask(ASAMPLE, sample(described), status=200, headers=headers)
+
+
+async def test_the_read_only_index(upstream: FakeUpstream) -> None:
+    adapter = {"id": "run_step", "max_model_len": None, "parent": "stand-in"}
+    upstream.models = {"object": "list", "data": [*upstream.models["data"], adapter]}
+    async with described_gateway(upstream.url) as described:
+        ask = described.ask
+        for listing in ("training_runs", "checkpoints", "sessions"):
+            await ask(f"GET {API}/{listing}", status=200)
+        await ask(f"GET {API}/training_runs/{{id}}", status=200, id="run")
+        await ask(f"GET {API}/training_runs/{{id}}", status=404, id="none")
+        await ask(f"GET {API}/training_runs/{{id}}/checkpoints", status=200, id="run")
+        await ask(f"GET {API}/sessions/{{id}}", status=200, id=described.gateway.session_id)
+        await ask(f"GET {API}/sessions/{{id}}", status=404, id="none")
+        path = {"tinker_path": "tinker://run/sampler_weights/step"}
+        await ask(f"POST {API}/weights_info", path, status=200)
+        await ask(f"POST {API}/weights_info", {"tinker_path": "x"}, status=400)

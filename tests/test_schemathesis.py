@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import ROOT, serving
+from tests.support.processes import ROOT, serve, stand_in
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("schemathesis") is None,
@@ -42,6 +42,7 @@ max-examples = 100
 include-path = "/api/v1/asample"
 generation.max-examples = 150
 """
+ADAPTER, CHECKPOINT = "run_step", "tinker://run/sampler_weights/step"
 ASAMPLE = "POST /api/v1/asample"
 
 
@@ -76,28 +77,32 @@ class Service:
             return False
         return True
 
-    def known_ids(self) -> dict[str, str]:
+    def known(self) -> dict[str, dict[str, str]]:
+        """What the hooks feed: fields of bodies, and ids in paths."""
         session_id = self.post("create_session", {})["session_id"]
-        wish = {"session_id": session_id, "sampling_session_seq_id": 0, "base_model": "stand-in"}
-        made = self.post("create_sampling_session", wish)
+        fields = {"session_id": session_id, "base_model": "stand-in", "model_path": CHECKPOINT}
+        made = self.post("create_sampling_session", {"sampling_session_seq_id": 0, **fields})
+        sampler = made["sampling_session_id"]
+        api, spare = "GET /api/v1", self.post("create_session", {})["session_id"]
         return {
-            "session_id": session_id,
-            "sampling_session_id": made["sampling_session_id"],
-            "base_model": "stand-in",
+            "fields": {**fields, "tinker_path": CHECKPOINT, "sampling_session_id": sampler},
+            "ids": {
+                f"{api}/samplers/{{id}}": sampler,
+                f"{api}/sessions/{{id}}": session_id,
+                "POST /api/v1/sessions/{id}/finish": spare,
+                f"{api}/training_runs/{{id}}": "run",
+                f"{api}/training_runs/{{id}}/checkpoints": "run",
+            },
         }
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
     with (
-        serving("loadgen", "upstream", "--port", "0", "--max-model-len", "4096") as upstream,
-        serving(
-            "asgi_gateway",
-            *("serve", "--port", "0", "--upstream", upstream),
-            ASGI_GATEWAY_POLL__HOLD_S="0.1",
-        ) as url,
+        stand_in("--max-model-len", "4096", "--lora", ADAPTER) as upstream,
+        serve(upstream, poll__hold_s=0.1) as served,
     ):
-        service = Service(url)
+        service = Service(served.url)
         service.wait_until_ready()
         yield service
 
@@ -120,7 +125,7 @@ def test_a_run_finds_nothing_and_half_of_its_samples_are_accepted(
         | {
             "PYTHONPATH": str(ROOT),
             "SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks",
-            "SCHEMATHESIS_FED": json.dumps(service.known_ids()),
+            "SCHEMATHESIS_FED": json.dumps(service.known()),
             "SCHEMATHESIS_SEEN": str(seen),
         },
         capture_output=True,

@@ -32,7 +32,6 @@ MissingPolicy = Literal["fail", "nan"]
 # A kept parser holds up to 3.5 times its largest body.
 _KEEP_PARSER_BELOW_BYTES: Final = 4 << 20
 _MAX_INT32: Final = 2**31 - 1
-_MAX_DIGITS: Final = 10
 _TOKEN_ID_PREFIX: Final = "token_id:"
 
 _STOP_REASONS: Final = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
@@ -101,9 +100,7 @@ def _in_order(choices: Any, expected: int) -> list[Any]:
     """The choices by their `index`, which must be 0 to expected - 1, each once."""
     if len(choices) < expected:
         raise Aborted(f"the upstream sent {len(choices)} choices of {expected}")
-    by_index: dict[int, Any] = {}
-    for choice in choices:
-        by_index[_integer(choice["index"])] = choice
+    by_index = {_integer(choice["index"]): choice for choice in choices}
     if len(choices) != expected or by_index.keys() != set(range(expected)):
         raise Unreadable(
             f"the upstream sent {len(choices)} choices numbered {sorted(by_index)[:8]},"
@@ -120,17 +117,19 @@ def _sequence(choice: Any, topk: int, missing: MissingPolicy) -> Sequence:
     tokens = _tokens(_required(choice, "token_ids"))
     answer = choice.get("logprobs")
     values = answer.get("token_logprobs") if answer is not None else None
-    if values is None:
+    if values is not None:
+        logprobs = _logprobs(values, missing)
+    else:
+        logprobs = np.full(tokens.size, np.nan, np.float32)
         if tokens.size:
             _absent(missing, f"there are no logprobs for {tokens.size} tokens")
-        return Sequence(stop_reason, tokens, np.full(tokens.size, np.nan, np.float32))
-    logprobs = _logprobs(values, missing)
     if logprobs.size != tokens.size:
         kind = MissingLogprobs if logprobs.size < tokens.size else Unreadable
         raise kind(f"token_ids has {tokens.size} entries, token_logprobs {logprobs.size}")
     alternatives = None
     if topk:
-        alternatives = _sampled_topk(answer.get("top_logprobs"), tokens.size, topk, missing)
+        rows = answer.get("top_logprobs") if answer is not None else None
+        alternatives = _sampled_topk(rows, tokens.size, topk, missing)
     return Sequence(stop_reason, tokens, logprobs, alternatives)
 
 
@@ -193,20 +192,21 @@ def _integer(value: Any) -> int:
     raise Unreadable(f"an index or rank is a {type(value).__name__}")
 
 
-def _sampled_topk(rows: Any, length: int, k: int, missing: MissingPolicy) -> Topk | None:
+def _sampled_topk(rows: Any, length: int, k: int, missing: MissingPolicy) -> Topk:
     """Rows of `{"token_id:N": logprob}`, best first; the sampled token may be an extra entry."""
+    tokens, logprobs = _empty_topk(length, k)
     if rows is None:
-        _absent(missing, "top_logprobs is null")
-        return None
+        if length:
+            _absent(missing, "top_logprobs is null")
+        return Topk(tokens, logprobs)
     if len(rows) != length:
         raise Unreadable(f"top_logprobs has {len(rows)} rows for {length} tokens")
-    tokens, logprobs = _empty_topk(length, k)
     for position, row in enumerate(rows):
         if row is None:
             _absent(missing, f"top_logprobs is null at position {position}")
             continue
         cells = [
-            (_token_id(key), logprob)
+            (_token_id(key, _TOKEN_ID_PREFIX), logprob)
             for key, value in row.as_dict().items()
             if (logprob := _cell(value, missing)) is not None
         ]
@@ -214,15 +214,10 @@ def _sampled_topk(rows: Any, length: int, k: int, missing: MissingPolicy) -> Top
     return Topk(tokens, logprobs)
 
 
-def _token_id(key: str) -> int:
-    if not key.startswith(_TOKEN_ID_PREFIX):
-        raise Unreadable("a key of top_logprobs is not a token id")
-    return _as_token(key[len(_TOKEN_ID_PREFIX) :])
-
-
-def _as_token(digits: str) -> int:
-    # int() would take signs, blanks, underscores and other scripts' digits too.
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
+def _token_id(key: str, prefix: str = "") -> int:
+    digits = key.removeprefix(prefix)
+    # int() would take signs, blanks, underscores and the digits of other scripts too.
+    if not (key.startswith(prefix) and digits.isascii() and digits.isdigit()):
         raise Unreadable("a key of a top-k row is not a token id")
     token = int(digits)
     if token > _MAX_INT32:
@@ -246,20 +241,19 @@ def _prompt(
     vLLM gives null for the first position and then an object per position, keyed by token id; the
     prompt's own token is always among the entries and may be beyond the k best.
     """
-    rows = choice.get("prompt_logprobs")
+    k = want.prompt_topk
+    topk = _empty_topk(prompt_tokens, k) if k else None
     logprobs = np.full(prompt_tokens, np.nan, np.float32)
+    rows = choice.get("prompt_logprobs")
     if rows is None:
-        if prompt_tokens > 1:
-            _absent(missing, "prompt_logprobs is null")
-        return logprobs, None
+        _absent(missing, "prompt_logprobs is null")
+        return logprobs, Topk(*topk) if topk is not None else None
     own = _tokens(_required(choice, "prompt_token_ids"))
     if len(rows) != prompt_tokens or own.size != prompt_tokens:
         raise Unreadable(
             f"prompt_logprobs has {len(rows)} and prompt_token_ids {own.size} entries"
             f" for a prompt of {prompt_tokens}"
         )
-    k = want.prompt_topk
-    topk = _empty_topk(prompt_tokens, k) if k else None
     # The first position has no logprob; earlier ones than the last N were not asked for.
     first = max(1, prompt_tokens - want.prompt_last) if want.prompt_last else 1
     for position, row in enumerate(rows):
@@ -268,7 +262,7 @@ def _prompt(
         if row is None:
             _absent(missing, f"prompt_logprobs is null at position {position}")
             continue
-        entries = row.as_dict()
+        entries = row.as_dict() if k else row
         own_entry = entries.get(str(own[position]))
         logprob = None if own_entry is None else _logprob(own_entry["logprob"])
         if logprob is None:
@@ -286,7 +280,7 @@ def _ranked(
 ) -> list[tuple[int, float, int]]:
     """(token, logprob, rank) of the entries that are among the k best."""
     cells = [
-        (_as_token(key), logprob, _integer(entry["rank"]))
+        (_token_id(key), logprob, _integer(entry["rank"]))
         for key, entry in entries.items()
         if (logprob := _cell(entry["logprob"], missing)) is not None
     ]

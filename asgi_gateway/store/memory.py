@@ -6,26 +6,16 @@ it is closed is told to the ledger, the journal where there is one.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 import msgspec
 
 from asgi_gateway.asgi import Waker
 from asgi_gateway.errors import Overloaded, Unsupported
+from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.store.records import Failure, Lost, Record
 from asgi_gateway.store.states import SETTLED, Event, State, after
 from asgi_gateway.store.targets import Targets
-
-
-class Ledger(Protocol):
-    """Remembers across a restart which samples are open."""
-
-    def accepted(self, record: Record) -> None:
-        """Called before the client gets the id."""
-
-    def closed(self, request_id: str) -> None:
-        """The client has its outcome, or will never ask."""
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -45,7 +35,7 @@ class MemoryStore:
         max_in_flight: int,
         max_bytes: int,
         cursor_base: int = 0,
-        ledger: Ledger | None = None,
+        ledger: Ledger = NOBODY,
     ) -> None:
         """Lifetimes in seconds (docs/behaviour.md); admission limits in samples and bytes.
 
@@ -119,8 +109,7 @@ class MemoryStore:
         self.targets.add(record)
         self.counts[record.state] += 1
         self._charge(record, len(record.body or b""))
-        if self._ledger is not None:
-            self._ledger.accepted(record)
+        self._ledger.accepted(record)
 
     # --- run -------------------------------------------------------------------------------------
 
@@ -224,7 +213,7 @@ class MemoryStore:
             self.targets.remember_lost(record.lost())
         self.targets.remove(record)
         if told:
-            self._close(record.request_id)
+            self._ledger.closed(record.request_id)
         return True
 
     # --- deliver ---------------------------------------------------------------------------------
@@ -253,7 +242,7 @@ class MemoryStore:
         """Whether an id was noted as lost; its client knows now."""
         if not self.targets.told_lost(request_id, caller):
             return False
-        self._close(request_id)
+        self._ledger.closed(request_id)
         return True
 
     def sweep(self, now: float, budget: int) -> Expired:
@@ -280,14 +269,17 @@ class MemoryStore:
         """Those parked for a record; it is theirs to unpark."""
         return list(self._parked.get(record.request_id, ()))
 
+    def records(self) -> list[Record]:
+        return list(self._records.values())
+
+    def is_open(self, request_id: str) -> bool:
+        """Whether an id is held, or noted as lost: its client does not have the outcome."""
+        return request_id in self._records or self.targets.is_lost(request_id)
+
     def unfinished(self) -> Iterator[Record]:
         return (r for r in list(self._records.values()) if r.state not in SETTLED)
 
     # --- inside ----------------------------------------------------------------------------------
-
-    def _close(self, request_id: str) -> None:
-        if self._ledger is not None:
-            self._ledger.closed(request_id)
 
     def _apply(self, record: Record, event: Event) -> bool:
         state = after(record.state, event)

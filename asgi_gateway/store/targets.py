@@ -82,8 +82,9 @@ class Targets:
         """Index an accepted record; it takes the place of the note of its loss."""
         target = self._target(record.sampling_session_id)
         target.by_seq[record.seq_id] = record
-        if target.lost.pop(record.seq_id, None) is not None:
-            del self._lost[record.request_id]
+        lost = target.lost.pop(record.seq_id, None)
+        if lost is not None:
+            del self._lost[lost.request_id]
 
     def remove(self, record: Record) -> None:
         target = self._targets[record.sampling_session_id]
@@ -118,6 +119,9 @@ class Targets:
         del target.lost[lost.seq_id]
         self._drop_if_empty(lost.sampling_session_id, target)
         return True
+
+    def is_lost(self, request_id: str) -> bool:
+        return request_id in self._lost
 
     def open_notes(self) -> list[Lost]:
         return list(self._lost.values())

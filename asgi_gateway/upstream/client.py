@@ -162,11 +162,15 @@ class Client:
 
 
 class ServedModel(msgspec.Struct, frozen=True):
-    """One entry of /v1/models; an adapter has a `parent` and no length of its own."""
+    """One entry of /v1/models; an adapter has a `parent` and no length of its own.
+
+    root: what the weights were loaded from, for a base model often its hub name.
+    """
 
     id: str
     max_model_len: int | None = None
     parent: str | None = None
+    root: str | None = None
 
 
 class _ModelList(msgspec.Struct):
@@ -209,7 +213,10 @@ def _translated(error: BaseException, exchange: Exchange) -> Exception:
     if exchange.written_at is None:
         return Unavailable(f"the upstream did not take the request: {_named(error)}")
     elapsed_s = asyncio.get_running_loop().time() - exchange.written_at
-    answered = isinstance(error, (aiohttp.ClientPayloadError, aiohttp.SocketTimeoutError))
+    answered = isinstance(
+        error,
+        (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, aiohttp.SocketTimeoutError),
+    )
     if exchange.reused and not answered and elapsed_s < STALE_WITHIN_S:
         return StaleConnection(f"an idle upstream connection was closed: {_named(error)}")
     return Interrupted(f"the upstream connection broke: {_named(error)}")

@@ -9,13 +9,15 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from asgi_gateway.clock import Clock
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.client import Exchange
+
+CLOSE_WITHIN_S: Final = 1.0
 
 Run = Callable[[Record, Exchange], Coroutine[Any, Any, None]]
 
@@ -101,7 +103,8 @@ class Dispatch:
             exchange.abort()
         tasks = [exchange.task for exchange in exchanges if exchange.task is not None]
         if tasks:
-            await asyncio.wait(tasks)
+            # What is still connecting then cannot be cancelled safely and ends with the loop.
+            await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
         self._waiting.clear()
         self._delayed.clear()
 

@@ -16,9 +16,10 @@ from asgi_gateway.errors import Malformed, Unsupported
 from asgi_gateway.protocol import Chunk, SampleRequest, SamplingParams, given
 
 MAX_TOKEN_ID: Final = 2**31 - 1
-# vLLM's own limits: choices per request, alternatives per position (its --max-logprobs default is
-# lower and answered by vLLM itself), and what counts as greedy.
+# vLLM's own limits: choices and prompts per request, and what counts as greedy. Its limit of
+# alternatives per position (--max-logprobs) is the operator's, and it answers for that itself.
 MAX_SEQUENCES: Final = 16_384
+MAX_PROMPTS: Final = 1024
 GREEDY_BELOW: Final = 1e-5
 MAX_SEED: Final = 2**63 - 1
 MAX_TOPK: Final = 1 << 20
@@ -27,12 +28,14 @@ MAX_LAST_N: Final = 1 << 53
 MAX_TEMPERATURE: Final = 2.0
 MAX_SALT_CHARACTERS: Final = 1024
 
-# A greedy prompt is sent once per sample; without a bound 16,384 long ones would be gigabytes.
-MAX_REPEATED_BYTES: Final = 64 << 20
-
 # Room kept for an answer: int32 id and float32 logprob per token, 16 bytes per top-k cell.
 TOKEN_BYTES: Final = 8
 TOPK_CELL_BYTES: Final = 16
+
+# What the repetition of one prompt may make of it; vllm-router takes 512 MiB.
+MAX_REPEATED_BYTES: Final = 64 << 20
+# The upstream's integers: vLLM clamps max_tokens, vllm-router takes 32 bits.
+MAX_TOKENS: Final = 2**31 - 1
 
 _BLANKS: Final = b" \t\r\n"
 _DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
@@ -103,12 +106,7 @@ def build(
     fields |= _stop(params.stop, empty_stop_ends_nothing)
     if want.sequences > 1 and temperature < GREEDY_BELOW:
         # vLLM refuses n with greedy sampling; the same prompt n times is the same question.
-        if len(tokens) * want.sequences > MAX_REPEATED_BYTES:
-            raise Malformed(
-                f"num_samples is {want.sequences} at temperature {temperature:g}: {prompt_tokens}"
-                f" prompt tokens so many times are over {MAX_REPEATED_BYTES >> 20} MiB"
-            )
-        tokens = b"[" + b",".join([tokens] * want.sequences) + b"]"
+        tokens = _repeated(tokens, want.sequences)
         fields["n"] = 1
     cells = max_tokens * want.sampled_topk * want.sequences + prompt_tokens * want.prompt_topk
     return UpstreamRequest(
@@ -170,6 +168,16 @@ def _digits(raw: bytes, position: int) -> bytes:
     return digits
 
 
+def _repeated(tokens: bytes, times: int) -> bytes:
+    """A list of `times` equal prompts, bounded: a small request must not become gigabytes."""
+    if times > MAX_PROMPTS or len(tokens) * times > MAX_REPEATED_BYTES:
+        raise Malformed(
+            f"num_samples is {times}: at temperature 0 the prompt is sent that often, at most"
+            f" {MAX_PROMPTS} times and {MAX_REPEATED_BYTES} bytes, here {len(tokens)} bytes each"
+        )
+    return b"[" + b",".join([tokens] * times) + b"]"
+
+
 @functools.lru_cache(maxsize=1024)
 def _shared_want(
     sequences: int, prompt_logprobs: bool, prompt_topk: int, sampled_topk: int, prompt_last: int
@@ -219,7 +227,7 @@ def _max_tokens(asked: int | None, prompt_tokens: int, max_context: int | None) 
                 "sampling_params.max_tokens is needed: the upstream does not say its context"
                 " length (the operator can set models.max_context_length)"
             )
-        return asked
+        return _in_range("sampling_params.max_tokens", asked, 1, MAX_TOKENS)
     if prompt_tokens + (asked or 1) > max_context:
         wish = "no max_tokens" if asked is None else f"max_tokens {asked}"
         raise Malformed(

@@ -11,6 +11,7 @@
 | other 4xx                                | Rejected, category user, with the upstream's text |
 """
 
+import math
 import re
 from typing import Final
 
@@ -22,7 +23,10 @@ MAX_TEXT_CHARACTERS: Final = 1000
 _UNAVAILABLE: Final = frozenset({408, 429, 503})
 _OPERATORS: Final = frozenset({401, 403, 405, 415})
 _NAN_MARK: Final = "Out of range float values"
-_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]+")
+# Controls, line separators, and the marks that turn the direction of text around in a log.
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]+"
+)
 
 
 def judge(status: int, body: bytes, retry_after: str | None = None) -> UpstreamError | None:
@@ -59,7 +63,8 @@ def error_text(body: bytes) -> str:
 
 def printable(text: str) -> str:
     """`text` without control characters, cut to MAX_TEXT_CHARACTERS."""
-    return _UNPRINTABLE.sub(" ", text).strip()[:MAX_TEXT_CHARACTERS]
+    cut = text[: 4 * MAX_TEXT_CHARACTERS]  # a long text is not searched to its end
+    return _UNPRINTABLE.sub(" ", cut).strip()[:MAX_TEXT_CHARACTERS]
 
 
 def _is_json_object(body: bytes) -> bool:
@@ -72,6 +77,7 @@ def _is_json_object(body: bytes) -> bool:
 def _seconds(retry_after: str | None) -> float | None:
     """Retry-After in its seconds form; the date form is not used by any upstream seen."""
     try:
-        return max(0.0, float(retry_after)) if retry_after else None
+        seconds = float(retry_after or "")
     except ValueError:
         return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

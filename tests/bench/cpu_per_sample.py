@@ -143,9 +143,7 @@ def main() -> None:
         for run in range(arguments.runs + 1):  # the first warms up and is not counted
             before, began = cpu_s(gateway.pid), time.monotonic()
             first = run * arguments.samples
-            uvloop.run(
-                drive(port, arguments.in_flight, arguments.samples, first, arguments.tokens)
-            )
+            uvloop.run(drive(port, arguments.in_flight, arguments.samples, first, arguments.tokens))
             elapsed_s = time.monotonic() - began
             per_sample_ms = (cpu_s(gateway.pid) - before) / arguments.samples * 1000
             if run:

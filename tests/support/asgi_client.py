@@ -30,6 +30,7 @@ class Connection:
         self._gone = asyncio.Event()
         self._messages: list[Message] = [{"type": "http.request", "body": body}]
         self._sent: list[Message] = []
+        path, _, query = path.partition("?")
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -37,7 +38,7 @@ class Connection:
             "method": method,
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "headers": headers,
             "root_path": "",
         }

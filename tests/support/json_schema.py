@@ -21,7 +21,16 @@ _NUMBERS: dict[str, Callable[[Any, Any], bool]] = {
     "exclusiveMinimum": lambda value, limit: value > limit,
 }
 _ANNOTATIONS = {
-    *("title", "description", "default", "contentEncoding", "discriminator", "x-refused", "then"),
+    *(
+        "title",
+        "description",
+        "default",
+        "contentEncoding",
+        "format",
+        "discriminator",
+        "x-refused",
+        "then",
+    ),
 }
 
 
@@ -95,6 +104,9 @@ class Validator:
             case "properties":
                 for name in rule.keys() & fields.keys():
                     yield from self._problems(fields[name], rule[name], f"{at}.{name}")
+            case "additionalProperties":
+                for name in fields.keys() - schema.get("properties", {}).keys():
+                    yield from self._problems(fields[name], rule, f"{at}.{name}")
             case "prefixItems":
                 for index, (item, part) in enumerate(zip(items, rule, strict=False)):
                     yield from self._problems(item, part, f"{at}[{index}]")

@@ -1,7 +1,8 @@
 """Hooks that the schemathesis command loads: valid ids are fed in, every answer is counted.
 
-Runs in the command's own process. What it feeds comes in by SCHEMATHESIS_FED, a JSON object of
-field -> value; what was answered goes out as one JSON line per call to SCHEMATHESIS_SEEN.
+Runs in the command's own process. What it feeds comes in by SCHEMATHESIS_FED, a JSON object with
+`fields`, field of a body -> value, and `ids`, operation -> id in its path; what was answered goes
+out as one JSON line per call to SCHEMATHESIS_SEEN.
 """
 
 import importlib
@@ -13,9 +14,10 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-FED: dict[str, str] = json.loads(os.environ["SCHEMATHESIS_FED"])
+FED: dict[str, dict[str, str]] = json.loads(os.environ["SCHEMATHESIS_FED"])
 SEEN = Path(os.environ["SCHEMATHESIS_SEEN"])
 ASAMPLE = "POST /api/v1/asample"
+FINISH = "POST /api/v1/sessions/{id}/finish"
 POLL = "POST /api/v1/retrieve_future"
 POLL_MANY = "POST /api/v1/retrieve_futures"
 # Every so manyth id is left as it was generated, so that unknown ones are asked for too.
@@ -38,6 +40,8 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
         _bound(body)
     if label == POLL and number % 2 and isinstance(case.headers, MutableMapping):
         case.headers["Accept"] = "application/x-protobuf"
+    if label == FINISH and case.path_parameters.get("id") == FED["fields"]["session_id"]:
+        case.path_parameters["id"] = "another"  # the stateful phase learns ids from answers
     if number % LEFT_EVERY == 0:
         return
     if isinstance(body, dict):
@@ -46,8 +50,8 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
             _feed(body["target"], number)
             if isinstance(body.get("timeout"), float | None):
                 body["timeout"] = 0.0  # most polls shall not be held
-    if label == "GET /api/v1/samplers/{id}" and "id" in case.path_parameters:
-        case.path_parameters["id"] = FED["sampling_session_id"]
+    if label in FED["ids"] and "id" in case.path_parameters:
+        case.path_parameters["id"] = FED["ids"][label]
 
 
 def after_call(context: Any, case: Any, response: Any) -> None:
@@ -62,7 +66,7 @@ def after_call(context: Any, case: Any, response: Any) -> None:
 
 
 def _feed(body: dict[str, Any], number: int) -> None:
-    for field, value in FED.items():
+    for field, value in FED["fields"].items():
         if isinstance(body.get(field), str):
             body[field] = value
     if _promised and isinstance(body.get("request_id"), str):

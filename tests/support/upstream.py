@@ -2,26 +2,48 @@
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
-MODELS = {"object": "list", "data": [{"id": "stand-in", "max_model_len": 65536, "parent": None}]}
+# close() then sends RST at once instead of FIN.
+LINGER_NOT = struct.pack("ii", 1, 0)
+
+MODELS: dict[str, Any] = {
+    "object": "list",
+    "data": [{"id": "stand-in", "max_model_len": 65536, "parent": None}],
+}
 
 
 class Request(msgspec.Struct):
-    """What arrived: `connection` counts the upstream's connections, `hung_up` is set at its end."""
+    """What arrived: `connection` counts the upstream's connections, `hung_up` is set at its end.
+
+    `nth` is the request's number on its connection, from 1: above it the connection was reused.
+    """
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
     connection: int
+    nth: int
     hung_up: asyncio.Event
+    writer: asyncio.StreamWriter
+
+    @property
+    def request_id(self) -> str:
+        return self.headers["x-request-id"]
 
     def json(self) -> Any:
         return msgspec.json.decode(self.body)
+
+    async def write(self, data: bytes) -> None:
+        """Send a first part of the answer; the script returns the rest."""
+        self.writer.write(data)
+        await self.writer.drain()
 
 
 class Raw(msgspec.Struct):
@@ -32,6 +54,16 @@ class Raw(msgspec.Struct):
 
 
 Script = Callable[[Request], "Awaitable[Raw]"]
+
+
+def in_order(*answers: Raw) -> Script:
+    """One answer after the other, the last one ever after."""
+    left = list(answers)
+
+    async def script(_: Request) -> Raw:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return script
 
 
 def answer(
@@ -70,11 +102,17 @@ def completion(
 
 
 class FakeUpstream:
-    """`script` decides the answer to every completion; requests are kept in `requests`."""
+    """`script` decides the answer to every completion; requests are kept in `requests`.
 
-    def __init__(self) -> None:
+    `active` is how many of them are being answered now, `peak` the most there ever were.
+    """
+
+    def __init__(self, models: dict[str, Any] = MODELS) -> None:
+        self.models = models
         self.requests: list[Request] = []
         self.connections = 0
+        self.active = 0
+        self.peak = 0
         self.script: Script = _two_tokens
         self.url = ""
         self._server: asyncio.Server | None = None
@@ -84,15 +122,21 @@ class FakeUpstream:
         self.connections += 1
         number = self.connections
         hung_up = asyncio.Event()
+        nth = 0
         try:
-            while (request := await _read(reader, number, hung_up)) is not None:
-                if request.path == "/v1/models":
-                    raw = answer(200, MODELS)
+            while (head := await _head(reader)) is not None:
+                nth += 1
+                request = await _read(head, reader, writer, number, nth, hung_up)
+                if request.path.endswith("/v1/models"):
+                    # Closed, so that the first completion always has a new connection.
+                    listed = answer(200, self.models, headers={"connection": "close"})
+                    raw = Raw(listed.data, "close")
                 else:
-                    self.requests.append(request)
-                    raw = await self._scripted(request, reader)
+                    raw = await self._counted(request, reader)
                 writer.write(raw.data)
                 if raw.then == "reset":
+                    raw_socket = writer.get_extra_info("socket")
+                    raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
                     writer.transport.abort()
                     return
                 await writer.drain()
@@ -103,6 +147,15 @@ class FakeUpstream:
         finally:
             hung_up.set()
             writer.close()
+
+    async def _counted(self, request: Request, reader: asyncio.StreamReader) -> Raw:
+        self.requests.append(request)
+        self.active += 1
+        self.peak = max(self.peak, self.active)
+        try:
+            return await self._scripted(request, reader)
+        finally:
+            self.active -= 1
 
     async def _scripted(self, request: Request, reader: asyncio.StreamReader) -> Raw:
         """Run the script, and notice when the client hangs up before it has answered."""
@@ -126,16 +179,23 @@ class FakeUpstream:
         task.add_done_callback(self._tasks.discard)
 
     @contextlib.asynccontextmanager
-    async def running(self, port: int = 0) -> AsyncIterator["FakeUpstream"]:
+    async def running(self, port: int = 0) -> AsyncIterator[Self]:
         server = await asyncio.start_server(self._accept, "127.0.0.1", port, limit=1 << 22)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._server = server
         try:
             yield self
         finally:
-            server.close()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.stop()
+
+    async def stop(self) -> None:
+        """Listen no more and drop every connection; further connects are refused."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def _awaited(awaitable: Awaitable[Raw]) -> Raw:
@@ -146,13 +206,21 @@ async def _two_tokens(request: Request) -> Raw:
     return answer(200, completion([11, 12], [-1.0, -2.0], n=request.json()["n"]))
 
 
-async def _read(
-    reader: asyncio.StreamReader, connection: int, hung_up: asyncio.Event
-) -> Request | None:
+async def _head(reader: asyncio.StreamReader) -> bytes | None:
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
+        return await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
         return None
+
+
+async def _read(
+    head: bytes,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    connection: int,
+    nth: int,
+    hung_up: asyncio.Event,
+) -> Request:
     first, *lines = head.decode().split("\r\n")
     method, path, _ = first.split(" ")
     headers = {
@@ -160,4 +228,4 @@ async def _read(
         for name, _, value in (line.partition(":") for line in lines if line)
     }
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Request(method, path, headers, body, connection, hung_up)
+    return Request(method, path, headers, body, connection, nth, hung_up, writer)

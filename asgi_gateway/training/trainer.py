@@ -1,0 +1,192 @@
+"""The server that owns sessions, runs and checkpoints, as the sampling side needs it.
+
+It is reached over HTTP (`training.url`) or, embedded, as the inner ASGI application. Everything
+that is not the gateway's goes there untouched; this module makes the few calls that the gateway
+must make itself, and remembers which weights belong to a sampler that the trainer minted.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from asgi_gateway.asgi import Scope
+from asgi_gateway.clock import Clock
+from asgi_gateway.errors import Interrupted, Unavailable, Unreadable, Unready
+from asgi_gateway.training.proxy import Answer
+
+log = logging.getLogger(__name__)
+
+API: Final = "/api/v1"
+# The SDK beats every 10 s per process; clones of one session beat too.
+BEAT_EVERY_S: Final = 5.0
+# Saves whose outcome nobody has fetched yet, and samplers that nobody has sampled from yet.
+MAX_REMEMBERED: Final = 10_000
+_HOP_BY_HOP: Final = frozenset({b"host", b"content-length", b"connection", b"transfer-encoding"})
+
+Ask = Callable[[str, str, object, Mapping[str, str]], Awaitable[Answer]]
+
+
+class Minted(msgspec.Struct, frozen=True):
+    """What is known of a sampler that the trainer made: the path of its weights, its base model."""
+
+    model_path: str | None
+    base_model: str | None
+
+
+class Trainer:
+    """Calls to the trainer. Every method raises Unready where it cannot be reached."""
+
+    def __init__(self, ask: Ask, clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._beats: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._saves: OrderedDict[str, str] = OrderedDict()
+        self._paths: OrderedDict[str, str] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Trainer {len(self._saves)} saves under way, {len(self._paths)} samplers minted>"
+
+    async def post(self, path: str, body: object, scope: Scope) -> Answer:
+        """Make the client's own call: its headers, its body, the trainer's answer."""
+        return await self._asked("POST", f"{API}/{path}", body, headers_of(scope))
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def beat(self, session_id: str, scope: Scope) -> None:
+        """Pass a sign of life on, in the background and not more often than every BEAT_EVERY_S."""
+        now = self._clock.now()
+        if now - self._beats.get(session_id, float("-inf")) < BEAT_EVERY_S:
+            return
+        self._beats[session_id] = now
+        task = asyncio.create_task(self._beat(session_id, headers_of(scope)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _beat(self, session_id: str, headers: Mapping[str, str]) -> None:
+        try:
+            body = {"session_id": session_id, "type": "session_heartbeat"}
+            answer = await self._asked("POST", f"{API}/session_heartbeat", body, headers)
+        except Unready as error:
+            log.warning("heartbeat of %s did not reach the trainer: %s", session_id, error)
+        else:
+            if answer.status >= 400:
+                log.warning("the trainer answered %d to a heartbeat", answer.status)
+
+    async def knows_session(self, session_id: str, scope: Scope) -> bool:
+        """Whether the trainer made a session that the gateway has not seen."""
+        body = {"session_id": session_id, "type": "session_heartbeat"}
+        answer = await self.post("session_heartbeat", body, scope)
+        return answer.status < 300
+
+    def forget_session(self, session_id: str) -> None:
+        self._beats.pop(session_id, None)
+
+    # --- what it offers --------------------------------------------------------------------------
+
+    async def config(self, route: str, body: object, scope: Scope) -> dict[str, Any]:
+        """Its `client/config` or `client/dynamic_config`; empty where it has none."""
+        answer = await self.post(route, body, scope)
+        value = _json(answer)
+        return value if answer.status == 200 and isinstance(value, dict) else {}
+
+    async def models(self, scope: Scope) -> list[dict[str, Any]]:
+        """Its `supported_models`; empty where it lists none."""
+        path = f"{API}/get_server_capabilities"
+        answer = await self._asked("GET", path, None, headers_of(scope))
+        value = _json(answer)
+        listed = value.get("supported_models") if isinstance(value, dict) else None
+        if answer.status != 200 or not isinstance(listed, list):
+            return []
+        return [model for model in listed if isinstance(model, dict)]
+
+    # --- samplers that it minted -----------------------------------------------------------------
+
+    async def save_weights(self, body: bytes, scope: Scope) -> Answer:
+        """Pass `save_weights_for_sampler` on and remember the promise that it gives."""
+        answer = await self.post("save_weights_for_sampler", msgspec.Raw(body), scope)
+        promise = _json(answer)
+        if answer.status == 200 and isinstance(promise, dict):
+            request_id = promise.get("request_id")
+            if isinstance(request_id, str):
+                _remember(self._saves, request_id, "")
+        return answer
+
+    def is_save(self, request_id: str) -> bool:
+        """Whether a promise is that of a save under way."""
+        return request_id in self._saves
+
+    async def retrieve_save(self, body: bytes, request_id: str, scope: Scope) -> Answer:
+        """Poll for a save, and learn the path of the sampler that it minted."""
+        answer = await self.post("retrieve_future", msgspec.Raw(body), scope)
+        result = _json(answer)
+        if answer.status == 200 and isinstance(result, dict) and result.get("type") != "try_again":
+            self._saves.pop(request_id, None)
+            sampler, path = result.get("sampling_session_id"), result.get("path")
+            if isinstance(sampler, str) and isinstance(path, str):
+                _remember(self._paths, sampler, path)
+        return answer
+
+    async def sampler(self, sampling_session_id: str, scope: Scope) -> Minted | None:
+        """What is known of a sampler, from its save or else from the trainer; None if nothing."""
+        path = self._paths.get(sampling_session_id)
+        if path is not None:
+            return Minted(path, None)
+        if not sampling_session_id.replace("-", "").replace("_", "").isalnum():
+            return None  # it would go into a URL
+        route = f"{API}/samplers/{sampling_session_id}"
+        answer = await self._asked("GET", route, None, headers_of(scope))
+        value = _json(answer)
+        if answer.status != 200 or not isinstance(value, dict):
+            return None
+        model_path, base_model = value.get("model_path"), value.get("base_model")
+        return Minted(
+            model_path if isinstance(model_path, str) else None,
+            base_model if isinstance(base_model, str) else None,
+        )
+
+    async def base_of(self, path: str, scope: Scope) -> str | None:
+        """The base model of saved weights; None where the trainer has none at this path."""
+        answer = await self.post("weights_info", {"tinker_path": path}, scope)
+        value = _json(answer)
+        base_model = value.get("base_model") if isinstance(value, dict) else None
+        return base_model if answer.status == 200 and isinstance(base_model, str) else None
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _asked(
+        self, method: str, path: str, body: object, headers: Mapping[str, str]
+    ) -> Answer:
+        try:
+            return await self._ask(method, path, body, headers)
+        except (Unavailable, Interrupted, Unreadable) as error:
+            raise Unready(str(error)) from error
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """The client's headers for a call in its name, without those of its connection."""
+    return {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in scope["headers"]
+        if name not in _HOP_BY_HOP
+    }
+
+
+def _json(answer: Answer) -> Any:
+    try:
+        return msgspec.json.decode(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _remember(kept: OrderedDict[str, str], key: str, value: str) -> None:
+    kept[key] = value
+    while len(kept) > MAX_REMEMBERED:
+        kept.popitem(last=False)

@@ -1,0 +1,130 @@
+"""The upstreams' model lists: when they are asked, and what they said last."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from asgi_gateway.clock import Clock
+from asgi_gateway.errors import Unavailable, Unready
+from asgi_gateway.upstream.client import Client, ServedModel
+
+log = logging.getLogger(__name__)
+
+# Lists are asked for at most so often, however many unknown names come in.
+MIN_REFRESH_S: Final = 0.5
+
+
+class Listing:
+    """Asked for at start, and again for a name that is not in it."""
+
+    def __init__(
+        self,
+        client: Client,
+        urls: tuple[str, ...],
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        """changed: called after each round of asking."""
+        self._client = client
+        self._urls = urls
+        self._clock = clock
+        self._changed = changed
+        self.served: dict[str, ServedModel] = {}
+        # Wall time at which a name was first seen.
+        self.since: dict[str, float] = {}
+        # The last answer of each upstream: one that is down for a moment keeps its models.
+        self._lists: dict[str, list[ServedModel]] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        # Rounds that began, when the last of them did, and the last that has ended.
+        self._rounds = 0
+        self._asked_at: float | None = None
+        self._ended = 0
+
+    def __repr__(self) -> str:
+        return f"<Listing {len(self.served)} served, round {self._ended}>"
+
+    async def refresh(self) -> None:
+        """Ask every upstream once; callers that come meanwhile share the answer."""
+        asking = self._ask()
+        await asyncio.wait([asking])
+        if not asking.cancelled():
+            asking.result()
+
+    def refresh_soon(self) -> None:
+        """Begin to ask unless that was done a moment ago, and wait for nothing."""
+        if not self._asked_just_now:
+            self._ask()
+
+    async def close(self) -> None:
+        """Stop asking; whoever waits for an answer goes on with what is known."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
+
+    def _ask(self) -> "asyncio.Task[None]":
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._ask_all())
+            self._refreshing.add_done_callback(self._refreshed)
+        return self._refreshing
+
+    @property
+    def _asked_just_now(self) -> bool:
+        asked_at = self._asked_at
+        return asked_at is not None and self._clock.now() - asked_at < MIN_REFRESH_S
+
+    def _refreshed(self, _: object) -> None:
+        self._refreshing = None
+
+    async def _ask_all(self) -> None:
+        self._rounds += 1
+        self._asked_at = self._clock.now()
+        answers = await asyncio.gather(
+            *(self._client.models(url) for url in self._urls), return_exceptions=True
+        )
+        for url, answer in zip(self._urls, answers, strict=True):
+            if isinstance(answer, Unavailable):
+                log.warning("no model list: %s", answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                self._lists[url] = answer
+        self.served = {model.id: model for listed in self._lists.values() for model in listed}
+        now = self._clock.wall_time()
+        self.since = {name: self.since.get(name, now) for name in self.served}
+        self._ended = self._rounds
+        self._changed()
+
+    async def fresh(self) -> None:
+        """Ask again unless that was done a moment ago.
+
+        Raises:
+            Unready: no upstream has ever answered.
+        """
+        if not self._asked_just_now:
+            await self.refresh()
+        self._require_any()
+
+    async def look_for(self, found: Callable[[], bool]) -> None:
+        """Ask until `found`, or until a round that began after this call has ended.
+
+        So what was loaded before its client named it is never missed; a round that was under way
+        at the call may have begun too early.
+
+        Raises:
+            Unready: no upstream has ever answered.
+        """
+        if found():
+            return
+        enough = self._rounds + 1
+        if self._refreshing is None and self._asked_at is not None:
+            wait_s = self._asked_at + MIN_REFRESH_S - self._clock.now()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+        while self._ended < enough and not found():
+            await self.refresh()
+        self._require_any()
+
+    def _require_any(self) -> None:
+        if not self.served:
+            raise Unready("no upstream has said which models it serves yet")

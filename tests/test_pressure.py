@@ -1,0 +1,79 @@
+"""Backpressure by bytes: what is admitted never fails for having waited (policies 4)."""
+
+import asyncio
+
+from tests.support.asgi_client import turns
+from tests.support.gateway import Driven, driven
+from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
+
+# One answer of 1,000 tokens is reserved with 8,000 bytes.
+RESERVED = {"max_tokens": 1000}
+
+
+async def settled(gateway: Driven, request_id: str) -> int:
+    return (await gateway.poll(request_id).response()).status
+
+
+async def test_no_room_keeps_a_sample_in_line_and_says_so(upstream: FakeUpstream) -> None:
+    release = asyncio.Event()
+
+    async def held(_: Request) -> Raw:
+        await release.wait()
+        return answer(200, completion([1, 2], [-1.0, -2.0]))
+
+    upstream.script = held
+    async with driven(upstream.url, store__max_bytes=12_000, poll__hold_s=5) as gateway:
+        await gateway.handshake()
+        ids = [
+            (await gateway.submit(n, sampling_params=RESERVED)).json()["request_id"]
+            for n in range(3)
+        ]
+        poll = gateway.poll(ids[1])
+        await turns()
+        await gateway.advance(6)
+        told = (await poll.response()).json()
+        assert (told["type"], told["queue_state"]) == ("try_again", "paused_capacity")
+        assert len(upstream.requests) <= 1
+        release.set()
+        assert [await settled(gateway, request_id) for request_id in ids] == [200] * 3
+
+
+async def test_results_that_nobody_fetches_make_room_after_a_while(upstream: FakeUpstream) -> None:
+    async def long(_: Request) -> Raw:
+        return answer(200, completion([1] * 1000, [-1.0] * 1000))
+
+    upstream.script = long
+    async with driven(upstream.url, store__max_bytes=20_000) as gateway:
+        await gateway.handshake()
+        first = (await gateway.submit(0, sampling_params=RESERVED)).json()["request_id"]
+        assert await settled(gateway, first) == 200  # delivered: the first to go
+        second = (await gateway.submit(1, sampling_params=RESERVED)).json()["request_id"]
+        assert await settled(gateway, second) == 200
+        # A runner holds the line's head back; alone it would always have room.
+        hold = asyncio.Event()
+
+        async def held(_: Request) -> Raw:
+            await hold.wait()
+            return answer(200, completion([1, 2], [-1.0, -2.0]))
+
+        upstream.script = held
+        small = (await gateway.submit(2)).json()["request_id"]
+        waiting = (await gateway.submit(3, sampling_params=RESERVED)).json()["request_id"]
+        await gateway.advance(29)
+        assert await settled(gateway, first) == 200  # delivered anew: now the second is the oldest
+        await gateway.advance(2)
+        assert await settled(gateway, first) == 200
+        assert await settled(gateway, second) == 410
+        hold.set()
+        assert await settled(gateway, small) == 200
+        assert await settled(gateway, waiting) == 200
+        metrics = (await gateway.client.get("/metrics")).body.decode()
+        assert "asgi_gateway_evicted_for_room_total 1" in metrics
+
+
+async def test_full_by_bytes_is_429_with_retry_after(upstream: FakeUpstream) -> None:
+    async with driven(upstream.url, store__max_bytes=100) as gateway:
+        await gateway.handshake()
+        refused = await gateway.submit(0)
+        assert (refused.status, refused.headers[b"retry-after"]) == (429, b"1")
+        assert "store.max_bytes" in refused.json()["detail"]

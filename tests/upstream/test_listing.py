@@ -1,0 +1,72 @@
+"""When the upstreams are asked for their lists."""
+
+import asyncio
+
+import pytest
+
+from asgi_gateway.errors import Malformed, Unready
+from tests.support.asgi_client import turns
+from tests.support.catalog import BASE, SAMPLER, lora, opened, serve
+from tests.support.upstream import FakeUpstream
+
+
+async def test_an_adapter_loaded_a_moment_ago_is_found(upstream: FakeUpstream) -> None:
+    serve(upstream, BASE)
+    async with opened(upstream.url) as made:
+        serve(upstream, BASE, lora("run_1"))
+        # The clock has not moved since the last asking: it waits its turn rather than refuse.
+        assert (await made.catalog.resolve(None, SAMPLER)).upstream_name == "run_1"
+
+
+async def test_an_adapter_loaded_while_a_list_is_on_its_way_is_found(
+    upstream: FakeUpstream,
+) -> None:
+    serve(upstream, BASE)
+    async with opened(upstream.url) as made:
+        catalog = made.later()
+        under_way = asyncio.ensure_future(catalog.refresh())
+        await turns(1)
+        asked = asyncio.ensure_future(catalog.resolve(None, SAMPLER))
+        await under_way
+        serve(upstream, BASE, lora("run_1"))
+        assert (await asked).upstream_name == "run_1"
+
+
+async def test_many_unknown_names_ask_once(upstream: FakeUpstream) -> None:
+    serve(upstream, BASE)
+    async with opened(upstream.url) as made:
+        catalog = made.later()
+        since = made.catalog._listing._ended
+        names = [f"tinker://run/weights/{number}" for number in range(50)]
+        asked = (catalog.resolve(None, name) for name in names)
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(answer, Malformed)
+        assert made.catalog._listing._ended == since + 1
+
+
+async def test_an_upstream_that_went_down_keeps_its_models() -> None:
+    async with FakeUpstream().running() as stays, FakeUpstream().running() as leaves:
+        serve(stays, BASE)
+        serve(leaves, {**BASE, "id": "Qwen/Qwen3-4B"})
+        async with opened(stays.url, leaves.url) as made:
+            assert made.catalog.names() == ["Qwen/Qwen3-4B", "Qwen/Qwen3-8B"]
+            leaves.models = {"error": "no list"}
+            await made.later().refresh()
+            assert made.catalog.names() == ["Qwen/Qwen3-4B", "Qwen/Qwen3-8B"]
+            serve(leaves, {**BASE, "id": "Qwen/Qwen3-1B"})
+            await made.later().refresh()
+            assert made.catalog.names() == ["Qwen/Qwen3-1B", "Qwen/Qwen3-8B"]
+
+
+async def test_before_any_answer_it_is_not_the_clients_fault(upstream: FakeUpstream) -> None:
+    upstream.models = {"error": "loading"}
+    async with opened(upstream.url) as made:
+        assert not made.catalog.known
+        for ask in (
+            made.later().resolve("Qwen/Qwen3-8B", None),
+            made.later().resolve(None, SAMPLER),
+            made.later().adapters(),
+            made.later().adapters("run"),
+        ):
+            with pytest.raises(Unready):
+                await ask
