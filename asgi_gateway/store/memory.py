@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from asgi_gateway.asgi import Waker
-from asgi_gateway.errors import Overloaded, Unsupported
+from asgi_gateway.errors import Overloaded, TooLarge, Unsupported
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.store.records import Failure, Lost, Record
@@ -94,7 +94,17 @@ class MemoryStore:
         return known
 
     def admit(self, nbytes: int) -> None:
-        """Raises Overloaded where one more sample of `nbytes` does not fit."""
+        """Whether one more sample of `nbytes` may come in.
+
+        Raises:
+            Overloaded: it does not fit now.
+            TooLarge: it would not fit into an empty store; 429 would be repeated for ever.
+        """
+        if nbytes > self._max_bytes:
+            raise TooLarge(
+                f"the sample has {nbytes} bytes, all samples together may have {self._max_bytes}"
+                " (store.max_bytes)"
+            )
         if self.in_flight >= self._max_in_flight:
             raise Overloaded(f"{self.in_flight} samples in flight, the limit (store.max_in_flight)")
         if self.charged_bytes + nbytes > self._max_bytes:
