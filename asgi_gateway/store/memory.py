@@ -68,6 +68,11 @@ class MemoryStore:
         return self.counts[State.QUEUED] + self.counts[State.RUNNING]
 
     @property
+    def undelivered(self) -> int:
+        """Settled samples whose outcome nobody was seen to get."""
+        return len(self._undelivered)
+
+    @property
     def parked(self) -> int:
         """Polls held now, batched ones included."""
         return sum(map(len, self._parked.values())) + self.targets.parked
@@ -222,11 +227,17 @@ class MemoryStore:
 
     # --- deliver ---------------------------------------------------------------------------------
 
-    def delivered(self, record: Record, now: float) -> None:
-        """An answer with the outcome went out on a connection that was still open."""
-        if record.state in SETTLED:
-            self._undelivered.stop(record)
-            self._delivered.start(record, now)
+    def delivered(self, record: Record, now: float) -> bool:
+        """An answer with the outcome went out on a connection that was still open.
+
+        Returns whether it was the first.
+        """
+        if record.state not in SETTLED:
+            return False
+        first = record in self._undelivered
+        self._undelivered.stop(record)
+        self._delivered.start(record, now)
+        return first
 
     def keep_json(self, record: Record, body: bytes) -> None:
         """Keep the JSON form of a result for its next delivery."""
