@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import resource
 import signal
 import socket
 import sys
@@ -23,6 +24,8 @@ from asgi_gateway.state import StateError
 from asgi_gateway.upstream import naming
 
 EXIT_USAGE: Final = 2
+# Listener, journal, logs, and clients enough to be of use; every open poll takes one more.
+RESERVED_DESCRIPTORS: Final = 128
 
 NO_UPSTREAM: Final = (
     "no upstream: say where vLLM listens, with --upstream http://HOST:PORT,"
@@ -76,6 +79,16 @@ def serve(settings: Settings) -> int:
             self.loop.call_soon_threadsafe(gateway.stop_holding)
             super().handle_exit(sig, frame)
 
+    limit = raise_descriptor_limit()
+    needed = settings.upstream.max_connections + RESERVED_DESCRIPTORS
+    if limit < needed:
+        connections = settings.upstream.max_connections
+        problem = (
+            f"{limit} descriptors are allowed, upstream.max_connections = {connections} needs"
+            f" {needed} at least: raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower the"
+            " setting"
+        )
+        return _refuse([problem])
     server = settings.server
     shown_host = f"[{server.host}]" if ":" in server.host else server.host
     try:
@@ -111,6 +124,13 @@ def serve(settings: Settings) -> int:
     except KeyboardInterrupt:
         return 0
     return 0 if runner.started else 1
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit on open descriptors to the hard one; returns what is allowed now."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def _listen(host: str, port: int, backlog: int) -> socket.socket:

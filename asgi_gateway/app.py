@@ -264,6 +264,12 @@ class Gateway:
             "Samples waiting for an upstream connection.",
             lambda: store.counts[State.QUEUED],
         )
+        gauge(
+            "samples_running",
+            "Samples at the upstream.",
+            lambda: store.counts[State.RUNNING],
+        )
+        gauge("samples_undelivered", "Settled, not delivered yet.", lambda: store.undelivered)
         gauge("samples_held", "Samples held in any state.", lambda: len(store))
         gauge("polls_inflight", "Polls parked.", lambda: store.parked)
         gauge("results_held_bytes", "Bytes of results held.", lambda: store.results_bytes)

@@ -6,6 +6,9 @@ from typing import Final
 
 PREFIX: Final = "asgi_gateway_"
 
+# In line, at the upstream, settled and not yet delivered.
+STAGES: Final = ("queued", "upstream", "deliver")
+
 Samples = Iterable[tuple[Mapping[str, str], float]]
 
 
@@ -19,9 +22,17 @@ class Metrics:
         self.refusals: Counter[str] = Counter()
         self.upstream: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
+        # Seconds spent and samples counted, by stage.
+        self.stage_s = dict.fromkeys(STAGES, 0.0)
+        self.stage_samples = dict.fromkeys(STAGES, 0)
         self.bugs = 0
         self.evicted_for_room = 0
         self._gauges: list[tuple[str, str, Callable[[], float]]] = []
+
+    def stage(self, name: str, seconds: float) -> None:
+        """One sample has left a stage after so long."""
+        self.stage_s[name] += seconds
+        self.stage_samples[name] += 1
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         self._gauges.append((name, text, read))
@@ -41,6 +52,12 @@ class Metrics:
         for name, text, label, counter in counters:
             values = [({label: key}, n) for key, n in sorted(counter.items())]
             _family(lines, name, "counter", text, values)
+        name = "stage_seconds"
+        _family(lines, name, "summary", "Time of samples in each stage.", ())
+        for stage in STAGES:
+            label = f'{{stage="{stage}"}}'
+            lines.append(f"{PREFIX}{name}_sum{label} {self.stage_s[stage]:g}")
+            lines.append(f"{PREFIX}{name}_count{label} {self.stage_samples[stage]}")
         dropped: list[tuple[dict[str, str], float]] = [({}, self.evicted_for_room)]
         _family(lines, "evicted_for_room_total", "counter", "Results dropped early.", dropped)
         _family(lines, "bugs_total", "counter", "Faults inside the gateway.", [({}, self.bugs)])

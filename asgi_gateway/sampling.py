@@ -117,6 +117,7 @@ class Sampling:
 
     async def run(self, record: Record, exchange: Exchange) -> None:
         """Send one RUNNING record upstream and settle it, or put it back in line."""
+        self._metrics.stage("queued", record.started_at - record.accepted_at)
         try:
             answer = await self._post(record, exchange)
             if names_other_request(answer, record.request_id):
@@ -234,6 +235,8 @@ class Sampling:
 
     def _settled(self, record: Record) -> None:
         self._metrics.samples[_OUTCOMES[record.state]] += 1
+        if record.started_at:
+            self._metrics.stage("upstream", self._clock.now() - record.started_at)
         self.delivery.settled(record)
 
     # --- find ------------------------------------------------------------------------------------
@@ -258,7 +261,9 @@ class Sampling:
 
     def delivered(self, record: Record) -> None:
         """The outcome goes out to a client that is there: start the shorter clock."""
-        self._store.delivered(record, self._clock.now())
+        now = self._clock.now()
+        if self._store.delivered(record, now):
+            self._metrics.stage("deliver", now - record.settled_at)
 
     def acknowledge(self, request_ids: list[str], caller: str) -> None:
         self._store.acknowledge(request_ids, caller)

@@ -24,6 +24,7 @@ from asgi_gateway.errors import (
 )
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.client import Exchange, ServedModel
+from asgi_gateway.upstream.dispatch import SETTLED_IN_LINE
 from tests.support.asgi_client import turns
 from tests.support.gateway import Driven, driven
 from tests.support.upstream import completion
@@ -226,6 +227,32 @@ async def test_a_session_that_ends_takes_its_samples_with_it(
         await pass_time(gateway, RETENTION_S)
         assert books(gateway) == before
         assert asyncio.all_tasks() == tasks
+
+
+async def test_sessions_that_come_and_go_do_not_grow_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The only connection is busy all the time, so nothing of the line comes to its head."""
+    async with socketless(monkeypatch, upstream__max_connections=1) as gateway:
+        client: Any = gateway.gateway._client
+        client.hold = asyncio.Event()
+        await gateway.handshake()
+        lives = (await gateway.submit(1)).json()["request_id"]
+        waits = (await gateway.submit(11)).json()["request_id"]
+        for _ in range(20):
+            await gateway.handshake()
+            for number in range(200):
+                assert (await gateway.submit(10 * number + 1)).status == 200
+            path = f"/api/v1/sessions/{gateway.session_id}/finish"
+            assert (await gateway.client.post(path)).status == 200
+            await gateway.advance(0)
+        assert books(gateway)["records"] == 2
+        waiting, _, running = books(gateway)["line"]
+        assert (waiting < SETTLED_IN_LINE + 200, running) == (True, 1)
+        client.hold.set()
+        for request_id in (lives, waits):
+            assert (await gateway.poll(request_id).response()).status == 200
+        assert books(gateway)["line"] == [0, 0, 0]
 
 
 async def test_closing_leaves_no_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from asgi_gateway.asgi import Call, Peer, Receive, read_body
 from asgi_gateway.delivery import Outcome
+from asgi_gateway.errors import NotFound
+from asgi_gateway.sessions import CALLER
 from tests.support.asgi_client import Connection, Response, turns
 from tests.support.gateway import Driven, driven
 from tests.support.held import Held, metric
@@ -113,6 +115,15 @@ async def test_a_ready_result_is_not_held(upstream: FakeUpstream) -> None:
         again = gateway.poll(request_id)
         await turns(1)
         assert again.answered
+
+
+async def test_another_callers_sample_is_not_found(upstream: FakeUpstream) -> None:
+    async with ready(upstream) as gateway:
+        request_id = await submitted(gateway)
+        sampling = gateway.gateway._sampling
+        assert sampling.find(request_id, CALLER).request_id == request_id
+        with pytest.raises(NotFound):
+            sampling.find(request_id, "another")
 
 
 # --- what is said meanwhile ---------------------------------------------------------------------

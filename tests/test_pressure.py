@@ -72,8 +72,14 @@ async def test_results_that_nobody_fetches_make_room_after_a_while(upstream: Fak
 
 
 async def test_full_by_bytes_is_429_with_retry_after(upstream: FakeUpstream) -> None:
-    async with driven(upstream.url, store__max_bytes=100) as gateway:
+    async def never(_: Request) -> Raw:
+        await asyncio.sleep(3600)
+        return Raw()
+
+    upstream.script = never
+    async with driven(upstream.url, store__max_bytes=300) as gateway:
         await gateway.handshake()
-        refused = await gateway.submit(0)
+        assert (await gateway.submit(0)).status == 200
+        refused = await gateway.submit(1)
         assert (refused.status, refused.headers[b"retry-after"]) == (429, b"1")
         assert "store.max_bytes" in refused.json()["detail"]

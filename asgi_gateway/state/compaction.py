@@ -3,7 +3,7 @@
 The order on disk is what makes it safe: old segments, then the copies, then the tail that events
 have gone to since the rotation. The copies come *before* the tail, whenever they are made. So an
 event in the tail that ends something also ends its copy, one that was copied and is in the tail
-too is there twice, which a replay allows, and the owner may hand the events out as late as it likes.
+too is there twice, which a replay allows, and the owner may hand out the events late.
 
 A copy counts for nothing until it is complete: it is written under a name that is never read, made
 durable, and renamed, from which moment the older segments count for nothing instead and can be
@@ -34,6 +34,7 @@ class Compaction:
     """One copy on its way; `copied`: all is written, `done`: it has replaced what was before it.
 
     old: the tally before it began. old_bytes: length of the segments that it will replace.
+    counted_bytes: what of it is in the tally that has begun with it.
     """
 
     def __init__(
@@ -42,28 +43,26 @@ class Compaction:
         """Begin the copy that gets this number. Raises OSError."""
         self._directory = directory
         self._number = number
-        self._segment = Segment.create(partial_path(directory, number))
         self._events = live()
+        self._segment = Segment.create(partial_path(directory, number))
         self.old = old
         self.old_bytes = old_bytes
+        self.counted_bytes = self._segment.nbytes
         self.copied = False
         self.done = False
 
     def __repr__(self) -> str:
         state = "done" if self.done else "copied" if self.copied else "copying"
-        return f"<Compaction to {self._number}, {state}, {self.nbytes} bytes>"
-
-    @property
-    def nbytes(self) -> int:
-        """Length of the copy so far."""
-        return self._segment.nbytes
+        return f"<Compaction to {self._number}, {state}, {self.counted_bytes} bytes>"
 
     def copy_some(self, budget: int, tally: Tally) -> None:
         """Copy at most `budget` events, and count them in `tally`. Raises OSError."""
         buffer = bytearray()
         taken = 0
         for event in islice(self._events, budget):
-            tally.add(event, frame_into(buffer, event))
+            nbytes = frame_into(buffer, event)
+            tally.add(event, nbytes)
+            self.counted_bytes += nbytes
             taken += 1
         if buffer:
             self._segment.write(buffer)
@@ -79,7 +78,9 @@ class Compaction:
         sync_directory(self._directory)
         _, idle = segments(self._directory)
         for older in idle:
-            older.unlink()
+            # What cannot be deleted is never read again, and tried again at the next start.
+            with contextlib.suppress(OSError):
+                older.unlink()
         self.done = True
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-log = logging.getLogger("asgi_gateway.state.journal")
+log = logging.getLogger(__name__)
 
 # A disk that takes every write and fails every sync costs a whole copy, and leaves a file, each
 # time: then it is tried at every 16th call.

@@ -173,7 +173,7 @@ class Journal:
         except OSError as fault:
             self._health.give_up(str(fault))
         else:
-            self._tally = Tally(self._segment.nbytes + self._compaction.nbytes)
+            self._tally = Tally(self._segment.nbytes + self._compaction.counted_bytes)
             self._stopped = False
         finally:
             self._syncing.release()
@@ -229,7 +229,7 @@ class Journal:
     def _drop(self, compaction: Compaction) -> None:
         """Go on with the old segments, as if the compaction had not been tried."""
         if not compaction.done:
-            compaction.old.total_bytes = self.nbytes - compaction.nbytes
+            compaction.old.total_bytes = self.nbytes - compaction.counted_bytes
             self._tally = compaction.old
         compaction.close()
         self._compaction = None
@@ -243,7 +243,8 @@ class Journal:
         called meanwhile. Never raises; what fails shows in `failed`.
         """
         with self._syncing:
-            if self._closed:
+            # A journal that stopped has nothing to sync, and has to find out no more.
+            if self._closed or self._stopped:
                 return
             rotated_away, self._rotated_away = self._rotated_away, []
             compaction = self._compaction

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from asgi_gateway.asgi import Waker
-from asgi_gateway.errors import Overloaded, Unsupported
+from asgi_gateway.errors import Overloaded, TooLarge, Unsupported
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.store.records import Failure, Lost, Record
@@ -68,6 +68,11 @@ class MemoryStore:
         return self.counts[State.QUEUED] + self.counts[State.RUNNING]
 
     @property
+    def undelivered(self) -> int:
+        """Settled samples whose outcome nobody was seen to get."""
+        return len(self._undelivered)
+
+    @property
     def parked(self) -> int:
         """Polls held now, batched ones included."""
         return sum(map(len, self._parked.values())) + self.targets.parked
@@ -94,7 +99,17 @@ class MemoryStore:
         return known
 
     def admit(self, nbytes: int) -> None:
-        """Raises Overloaded where one more sample of `nbytes` does not fit."""
+        """Whether one more sample of `nbytes` may come in.
+
+        Raises:
+            Overloaded: it does not fit now.
+            TooLarge: it would not fit into an empty store; 429 would be repeated for ever.
+        """
+        if nbytes > self._max_bytes:
+            raise TooLarge(
+                f"the sample has {nbytes} bytes, all samples together may have {self._max_bytes}"
+                " (store.max_bytes)"
+            )
         if self.in_flight >= self._max_in_flight:
             raise Overloaded(f"{self.in_flight} samples in flight, the limit (store.max_in_flight)")
         if self.charged_bytes + nbytes > self._max_bytes:
@@ -218,11 +233,17 @@ class MemoryStore:
 
     # --- deliver ---------------------------------------------------------------------------------
 
-    def delivered(self, record: Record, now: float) -> None:
-        """An answer with the outcome went out on a connection that was still open."""
-        if record.state in SETTLED:
-            self._undelivered.stop(record)
-            self._delivered.start(record, now)
+    def delivered(self, record: Record, now: float) -> bool:
+        """An answer with the outcome went out on a connection that was still open.
+
+        Returns whether it was the first.
+        """
+        if record.state not in SETTLED:
+            return False
+        first = record in self._undelivered
+        self._undelivered.stop(record)
+        self._delivered.start(record, now)
+        return first
 
     def keep_json(self, record: Record, body: bytes) -> None:
         """Keep the JSON form of a result for its next delivery."""

@@ -18,6 +18,8 @@ from asgi_gateway.store.states import State
 from asgi_gateway.upstream.client import Exchange
 
 CLOSE_WITHIN_S: Final = 1.0
+# So many settled records in line are not worth a walk along it.
+SETTLED_IN_LINE: Final = 1024
 
 Run = Callable[[Record, Exchange], Coroutine[Any, Any, None]]
 
@@ -61,9 +63,15 @@ class Dispatch:
         heapq.heappush(self._delayed, (not_before, next(self._order), record))
 
     def tick(self, now: float) -> None:
-        """Let the delayed whose time has come join the line."""
+        """Let the delayed whose time has come join the line, and those leave it that are settled.
+
+        pump() drops only what has come to the head: with every connection busy, sessions that come
+        and go would make the line longer than `store.max_in_flight` allows samples.
+        """
         while self._delayed and self._delayed[0][0] <= now:
             self._waiting.append(heapq.heappop(self._delayed)[2])
+        if len(self._waiting) > 2 * self._store.counts[State.QUEUED] + SETTLED_IN_LINE:
+            self._waiting = deque(r for r in self._waiting if r.state is State.QUEUED)
         self.pump()
 
     def pump(self) -> None:

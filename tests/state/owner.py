@@ -1,5 +1,6 @@
 """What owns a journal, as naive as can be, and tools to look at a state directory."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from asgi_gateway.state.events import (
     frame_into,
     header,
 )
+from asgi_gateway.state.journal import Journal
 from asgi_gateway.state.opening import open_journal
 from asgi_gateway.state.recovery import Recovered
 
@@ -77,7 +79,7 @@ class Owner:
         return [Booted(epoch, cursor_base)]
 
     def make_session(self) -> list[Event]:
-        made = SessionMade(f"session-{self._next()}", "alice", 1_700_000_000.25)
+        made = SessionMade(f"session-{self._next()}", "alice")
         self.sessions[made.session_id] = made
         return [made]
 
@@ -122,7 +124,7 @@ class Owner:
         number = self._next()
         seq_id = INT64_MAX - number
         sample = Accepted(
-            f"id-{number}", "alice", sampling_session_id, seq_id, number.to_bytes(16, "big"), 1
+            f"id-{number}", "alice", sampling_session_id, seq_id, number.to_bytes(16, "big")
         )
         self.samples[sample.request_id] = sample
         return [sample]
@@ -204,3 +206,26 @@ def same(recovered: Recovered, expected: Recovered) -> bool:
 
 def _dicts(recovered: Recovered) -> list[dict[str, object]]:
     return [dict(recovered.sessions), dict(recovered.sampling)]
+
+
+def put(journal: Journal, events: list[Event]) -> None:
+    for event in events:
+        journal.append(event)
+    journal.flush()
+
+
+def fill_up(fd: int) -> None:
+    """Every write to `fd` fails with ENOSPC, and cannot be taken back, from now on."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, fd)
+    os.close(full)
+
+
+def rebuild(journal: Journal, owner: Owner) -> None:
+    """What the owner's timer and turns do."""
+    for _ in range(100):
+        journal.retry()
+        journal.compact_some(owner.live, budget=5)
+        if journal.sync_wanted:
+            journal.sync()
+    assert journal.healthy, journal.failed

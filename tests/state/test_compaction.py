@@ -1,188 +1,23 @@
-"""Compaction against the naive owner: any order of events, a crash at any moment, failing disks."""
+"""Compaction step by step, beside a thread that syncs, and what stays on the disk."""
 
-import contextlib
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from asgi_gateway.state.events import Accepted, Booted, Closed, Event, SessionMade
 from asgi_gateway.state.journal import Journal
 from asgi_gateway.state.opening import open_journal
-from asgi_gateway.state.recovery import replay
-from tests.state.owner import Owner, names, recover, recover_as_if_killed_now, same, small_history
-
-# Hundreds of directories, and syncs that need not reach a disk to be called.
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-
-
-class Step(NamedTuple):
-    verb: str
-    number: int
-
-
-OF_SESSIONS = ["session", "sampling", "sampling", "join", "finish", "forget"]
-OF_SAMPLES = ["accept"] * 8 + ["close"] * 7
-OF_FILES = ["flush"] * 4 + ["compact"] * 12 + ["sync"] * 3 + ["crash"] * 4 + ["restart"]
-OF_FAILURES = ["fill", "fill copy", "retry", "retry"]
-HEALTHY = st.builds(
-    Step, st.sampled_from(OF_SESSIONS + OF_SAMPLES + OF_FILES), st.integers(0, 1000)
+from tests.state.owner import (
+    Owner,
+    names,
+    recover,
+    recover_as_if_killed_now,
+    same,
+    small_history,
 )
-FAILING = st.builds(
-    Step, st.sampled_from(OF_SESSIONS + OF_SAMPLES + OF_FILES + OF_FAILURES), st.integers(0, 1000)
-)
-
-
-class World:
-    """An owner and its journal in a directory that can be looked at as a crash would leave it."""
-
-    def __init__(self, directory: Path, min_dead_bytes: int) -> None:
-        self.directory = directory
-        self.min_dead_bytes = min_dead_bytes
-        self.owner = Owner()
-        self.journal, _ = open_journal(directory, min_dead_bytes=min_dead_bytes)
-        self.put(self.owner.boot(7))
-        self.journal.flush()
-        self.written = self.owner.recovered()
-
-    def put(self, events: list[Event]) -> None:
-        for event in events:
-            self.journal.append(event)
-
-    def take(self, step: Step) -> None:
-        owner, journal, number = self.owner, self.journal, step.number
-        match step.verb:
-            case "session":
-                self.put(owner.make_session())
-            case "flush":
-                journal.flush()
-            case "compact":
-                journal.compact_some(owner.live, budget=1 + number % 9)
-            case "sync":
-                with before_each_change(self.directory, self.check):
-                    journal.sync()
-            case "crash":
-                self.check()
-            case "retry":
-                journal.retry()
-            case "fill":
-                fill_up(journal._segment.fd)
-            case "fill copy" if journal._compaction is not None:
-                fill_up(journal._compaction._segment.fd)
-            case "restart" if journal.healthy:
-                self.restart()
-            case verb:
-                self.change(verb, number)
-        if not self.journal._buffer:
-            self.written = owner.recovered()
-
-    def change(self, verb: str, number: int) -> None:
-        owner = self.owner
-        going = [key for key in owner.sessions if key not in owner.finished]
-        samplers = [key for key, made in owner.sampling.items() if made.session_id in going]
-        if verb == "sampling" and going:
-            self.put(owner.make_sampling(pick(going, number)))
-        elif verb == "finish" and going:
-            self.put(owner.finish(pick(going, number), closing=number % 2 == 0))
-        elif verb == "forget" and owner.sessions:
-            self.put(owner.forget(pick(list(owner.sessions), number)))
-        elif verb == "join" and samplers:
-            self.put(owner.join(pick(samplers, number)))
-        elif verb == "accept" and samplers:
-            self.put(owner.accept(pick(samplers, number)))
-        elif verb == "close" and owner.samples:
-            self.put(owner.close(pick(list(owner.samples), number)))
-
-    def restart(self) -> None:
-        self.journal.flush()
-        if self.journal.healthy:
-            self.journal.close()
-            self.journal, recovered = open_journal(
-                self.directory, min_dead_bytes=self.min_dead_bytes
-            )
-            assert same(recovered, self.owner.recovered())
-
-    def check(self) -> None:
-        """Killed now, it would find what was written last; after a failure, at least something."""
-        recovered = recover_as_if_killed_now(self.directory)
-        if self.journal.healthy:
-            assert same(recovered, self.written)
-
-    def end(self) -> None:
-        for _ in range(100):
-            self.journal.flush()
-            self.journal.retry()
-            self.journal.compact_some(self.owner.live)
-            if self.journal.sync_wanted:
-                self.journal.sync()
-            if self.journal.healthy and self.journal._compaction is None:
-                break
-        assert self.journal.healthy, self.journal.failed
-        on_disk = sum(p.stat().st_size for p in self.directory.glob("journal-*"))
-        assert self.journal.nbytes == on_disk
-        self.journal.close()
-        assert same(recover(self.directory), self.owner.recovered())
-
-
-def pick(keys: list[str], number: int) -> str:
-    return keys[number % len(keys)]
-
-
-def fill_up(fd: int) -> None:
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, fd)
-    os.close(full)
-
-
-@contextlib.contextmanager
-def before_each_change(directory: Path, look: Callable[[], None]) -> Iterator[None]:
-    """Call `look` whenever a file of the directory is about to be renamed or deleted."""
-    rename, unlink = Path.rename, Path.unlink
-
-    def looking_rename(path: Path, target: Path) -> Path:
-        if path.parent == directory:
-            look()
-        return rename(path, target)
-
-    def looking_unlink(path: Path, missing_ok: bool = False) -> None:
-        if path.parent == directory:
-            look()
-        unlink(path, missing_ok)
-
-    with mock.patch.multiple(Path, rename=looking_rename, unlink=looking_unlink):
-        yield
-
-
-def play(steps: list[Step], min_dead_bytes: int) -> None:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
-        world = World(Path(place, "state"), min_dead_bytes)
-        for verb in ("session", "sampling", "session", "sampling"):
-            world.take(Step(verb, 0))
-        for step in steps:
-            world.take(step)
-        world.check()
-        world.end()
-
-
-@settings(deadline=None, max_examples=3000)
-@given(st.lists(HEALTHY, min_size=20, max_size=120), st.sampled_from([0, 300, 2000]))
-def test_any_order_and_a_crash_anywhere(steps: list[Step], min_dead_bytes: int) -> None:
-    play(steps, min_dead_bytes)
-
-
-@settings(deadline=None, max_examples=3000)
-@given(st.lists(FAILING, min_size=20, max_size=120), st.sampled_from([0, 300, 2000]))
-def test_the_same_on_a_disk_that_fills_up(steps: list[Step], min_dead_bytes: int) -> None:
-    play(steps, min_dead_bytes)
-
-
-# --- one at a time -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -292,13 +127,46 @@ def test_what_live_raises_ends_the_compaction(
     assert same(recover_as_if_killed_now(tmp_path), owner.recovered())
 
 
+def test_syncing_in_a_thread_of_its_own(owner: Owner, tmp_path: Path) -> None:
+    journal, _ = open_journal(tmp_path, min_dead_bytes=2000)
+    for event in small_history(owner):
+        journal.append(event)
+    sampler = next(iter(owner.sampling))
+    ending = threading.Event()
+    rounds = turns = 0
+
+    def keep_syncing() -> None:
+        while not ending.wait(0.0002):
+            journal.sync()
+
+    with ThreadPoolExecutor(1) as pool:
+        syncing = pool.submit(keep_syncing)
+        while rounds < 5 and turns < 1_000_000:
+            turns += 1
+            for event in owner.accept(sampler):
+                journal.append(event)
+            if len(owner.samples) > 50:
+                for event in owner.close(next(iter(owner.samples))):
+                    journal.append(event)
+            journal.flush()
+            before = journal._compaction
+            journal.compact_some(owner.live, budget=20)
+            rounds += before is not None and journal._compaction is None
+        ending.set()
+        syncing.result()
+    assert journal.healthy
+    assert rounds == 5
+    journal.close()
+    assert same(recover(tmp_path), owner.recovered())
+
+
 def test_sessions_that_come_and_go_are_compacted_too(tmp_path: Path) -> None:
     """Their records count as live until a compaction; growth alone has to start one."""
     journal, _ = open_journal(tmp_path)
     text = 1000 * "x"
     largest = 0
     for number in range(60_000):
-        journal.append(SessionMade(f"session-{number}", text, 1.0))
+        journal.append(SessionMade(f"session-{number}", text))
         journal.compact_some(lambda: iter([Booted("a", 1)]))
         if journal.sync_wanted:
             journal.sync()
@@ -319,7 +187,7 @@ def test_a_million_samples_stay_within_bounds(tmp_path: Path) -> None:
     name = 24 * "0"
     for number in range(1_000_000):
         sample = samples[number] = Accepted(
-            f"0123456789-{number:x}-{name}", "alice", name, number, 16 * b"d", 1
+            f"0123456789-{number:x}-{name}", "alice", name, number, 16 * b"d"
         )
         journal.append(sample)
         if number >= 20_000:
@@ -335,6 +203,5 @@ def test_a_million_samples_stay_within_bounds(tmp_path: Path) -> None:
     journal.close()
     assert largest < 64 * 2**20
     assert compactions > 10
-    events = [SessionMade("s", "alice", 1.0)]
-    assert len(replay(events).sessions) == 1
+    # Of a session that was never written down.
     assert recover(tmp_path).dropped == 20_000

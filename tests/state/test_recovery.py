@@ -20,13 +20,13 @@ from asgi_gateway.state.events import (
 from asgi_gateway.state.recovery import Recovered, replay
 from tests.state.owner import Owner, same, small_history
 
-SESSION = SessionMade("session", "alice", 1.5)
+SESSION = SessionMade("session", "alice")
 SAMPLER = SamplingMade("sampler", "session", 0, "up", "base", "salt", None)
 
 
 def sample(name: str, sampler: str = "sampler", caller: str = "alice") -> Accepted:
     # Strings of its own, as after decoding.
-    return Accepted(name, "".join(list(caller)), "".join(list(sampler)), 1, 16 * b"d", 1)
+    return Accepted(name, "".join(list(caller)), "".join(list(sampler)), 1, 16 * b"d")
 
 
 def test_nothing() -> None:

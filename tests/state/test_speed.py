@@ -13,7 +13,7 @@ from tests.state.owner import write_segment
 COUNT = 131_072
 SAMPLER = "sampler-" + 24 * "0"
 MADE: list[Event] = [
-    SessionMade("session", "alice", 1.0),
+    SessionMade("session", "alice"),
     SamplingMade(SAMPLER, "session", 0, "up", "base", "salt", None),
 ]
 
@@ -22,7 +22,7 @@ MADE: list[Event] = [
 def samples() -> list[Accepted]:
     mac = 16 * "m"
     return [
-        Accepted(f"0123456789-{n:x}-{mac}", "alice", SAMPLER, 2**60 + n, 16 * b"d", 1)
+        Accepted(f"0123456789-{n:x}-{mac}", "alice", SAMPLER, 2**60 + n, 16 * b"d")
         for n in range(COUNT)
     ]
 

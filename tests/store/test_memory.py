@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from asgi_gateway.asgi import Waker
-from asgi_gateway.errors import IllegalTransition, Overloaded, Unsupported
+from asgi_gateway.errors import IllegalTransition, Overloaded, TooLarge, Unsupported
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import BUG, LATE, TABLE, Event, State
@@ -303,19 +303,34 @@ def test_admission_by_bytes(nbytes: int, admitted: bool) -> None:
             store.admit(nbytes)
 
 
+@pytest.mark.parametrize(("nbytes", "fits"), [(99, True), (100, True), (101, False)])
+def test_a_sample_that_can_never_fit_is_413(nbytes: int, fits: bool) -> None:
+    """The SDK repeats 429 for ever."""
+    store = new_store(max_bytes=100)
+    if fits:
+        store.admit(nbytes)
+    else:
+        with pytest.raises(TooLarge, match=f"{nbytes} bytes.* 100") as caught:
+            store.admit(nbytes)
+        assert caught.value.status == 413
+
+
 def test_a_refusal_is_429_with_retry_after() -> None:
+    store = new_store(max_bytes=100)
+    accepted(store)
     with pytest.raises(Overloaded) as caught:
-        new_store(max_bytes=100).admit(101)
+        store.admit(100)
     assert caught.value.status == 429
     assert caught.value.retry_after_s
 
 
 def test_admission_changes_nothing() -> None:
     store = new_store(max_bytes=100)
+    accepted(store)
     before = picture(store)
-    store.admit(100)
+    store.admit(60)
     with pytest.raises(Overloaded):
-        store.admit(101)
+        store.admit(61)
     assert picture(store) == before
 
 
