@@ -39,6 +39,11 @@ async def submitted(described: Described, seq_id: int = 0, **fields: object) -> 
     return request_id
 
 
+async def hanging(request: Request) -> Raw:
+    await request.hung_up.wait()
+    return Raw()
+
+
 async def silent(_: Request) -> Raw:
     return Raw(then="close")
 
@@ -107,8 +112,12 @@ async def test_refused_submits(described: Described, upstream: FakeUpstream) -> 
     await ask(ASAMPLE, b"{}", status=415, headers={"Content-Encoding": "gzip"})
     await submitted(described)
     await ask(ASAMPLE, sample(described, num_samples=2), status=422)
-    async with described_gateway(upstream.url, store__max_bytes=1) as full:
-        refused = await full.ask(ASAMPLE, sample(full), status=429)
+    async with described_gateway(upstream.url, store__max_bytes=1) as small:
+        await small.ask(ASAMPLE, sample(small), status=413)
+    upstream.script = hanging
+    async with described_gateway(upstream.url, store__max_in_flight=1) as full:
+        await submitted(full)
+        refused = await full.ask(ASAMPLE, sample(full, 1), status=429)
         assert refused.headers[b"retry-after"] == b"1"
 
 
@@ -155,10 +164,6 @@ async def test_polls_without_a_result(described: Described, upstream: FakeUpstre
     gone = await described.gateway.poll(request_id).response()
     assert gone.status == 410
     described.conforms(POLL, gone)
-
-    async def hanging(request: Request) -> Raw:
-        await request.hung_up.wait()
-        return Raw()
 
     upstream.script = hanging
     request_id = await submitted(described, 1)

@@ -141,10 +141,7 @@ class MemoryStore:
     def make_room(self, record: Record) -> int:
         """Drop settled results, delivered ones first and oldest first, until a record has room.
 
-        Nothing is dropped where all of them would not be enough: the record then waits until the
-        runs that take the room have ended.
-
-        Returns how many were dropped; their ids answer 410.
+        None where all of them would not be enough. Returns how many; their ids answer 410.
         """
         settled = sum(r.charged_bytes for r in self._records.values() if r.state in SETTLED)
         if self.charged_bytes - settled + record.reserve_bytes > self._max_bytes:
