@@ -36,7 +36,7 @@ CHECKS = (
 CONFIGURATION = """
 [generation]
 deterministic = true
-max-examples = 100
+max-examples = 60
 
 [[operations]]
 include-path = "/api/v1/asample"

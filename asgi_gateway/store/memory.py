@@ -139,9 +139,8 @@ class MemoryStore:
         return self.charged_bytes + record.reserve_bytes <= self._max_bytes
 
     def make_room(self, record: Record) -> int:
-        """Drop settled results, delivered ones first and oldest first, until a record has room.
-
-        None where all of them would not be enough. Returns how many; their ids answer 410.
+        """Drop settled results, delivered ones first and oldest first, until a record has room;
+        none where all would not be enough. Returns how many; their ids answer 410.
         """
         settled = sum(r.charged_bytes for r in self._records.values() if r.state in SETTLED)
         if self.charged_bytes - settled + record.reserve_bytes > self._max_bytes:
