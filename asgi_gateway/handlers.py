@@ -3,9 +3,10 @@
 Decisions live below, sockets above. The other routes are in `handshake`.
 """
 
+import re
 from typing import Final, Protocol
 
-from asgi_gateway import protocol
+from asgi_gateway import protocol, replies
 from asgi_gateway.asgi import (
     EMPTY,
     PROTOBUF,
@@ -129,29 +130,19 @@ class SamplingHandlers:
             failure = record.failure
             text = failure.text if failure is not None else "the sample has no result"
             category = failure.category if failure is not None else "unknown"
-            return json_reply({"error": text, "category": category}), True
+            return json_reply(replies.FailedSample(text, category)), True
         if b"application/x-protobuf" in (header(scope, b"accept") or b""):
             reply = Reply(200, record.result, PROTOBUF)
         else:
             reply = Reply(200, self._sampling.json_of(record))
         if metadata_allowed and len(reply.body) > self._inline_bytes:
-            announced = {
-                "status": "complete_metadata",
-                "request_id": record.request_id,
-                "response_payload_size": len(reply.body),
-            }
+            announced = replies.MetadataOnly(record.request_id, len(reply.body))
             return json_reply(announced), False
         return reply, True
 
     def _try_again(self, record: Record) -> Reply:
         state, reason = self._sampling.queue_state(record)
-        body = {
-            "type": "try_again",
-            "request_id": record.request_id,
-            "queue_state": state,
-            "queue_state_reason": reason,
-        }
-        return Reply(408, protocol.encode(body))
+        return json_reply(replies.TryAgain(record.request_id, state, reason))._replace(status=408)
 
     async def retrieve_futures(self, call: Call) -> Reply:
         request = _RETRIEVE_MANY(call.body)
@@ -194,7 +185,7 @@ class SamplingHandlers:
     async def join_sampling_session(self, call: Call) -> Reply:
         sampling = await self._sampler(_JOIN(call.body).sampling_session_id, call.scope)
         counter = self._sessions.join(sampling)
-        return json_reply({"client_counter": counter, "type": "join_sampling_session"})
+        return json_reply(replies.SamplingSessionJoined(counter))
 
 
 def _promise(record: Record) -> bytes:
@@ -216,12 +207,12 @@ def _completion(completion: Completion) -> str:
 
 def _sdk_version(scope: Scope) -> tuple[int, int]:
     """Major and minor of the client's SDK; (0, 0) where it does not say."""
-    parts = (header(scope, b"x-stainless-package-version") or b"").split(b".")
-    if len(parts) >= 2 and parts[0].isdigit() and parts[1].isdigit():
-        return int(parts[0]), int(parts[1])
-    return 0, 0
+    match = _VERSION.match(header(scope, b"x-stainless-package-version") or b"")
+    return (int(match[1]), int(match[2])) if match is not None else (0, 0)
 
 
+# Few digits: int() raises on thousands of them, and headers are not ours to trust.
+_VERSION: Final = re.compile(rb"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _SAMPLE: Final = reader(protocol.SampleRequest)
 _RETRIEVE: Final = reader(protocol.RetrieveFuture)
 _RETRIEVE_MANY: Final = reader(protocol.RetrieveFutures)

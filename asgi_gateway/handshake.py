@@ -1,8 +1,8 @@
 """Everything around sampling: configuration, sessions, samplers, capabilities, health, metrics."""
 
-from typing import Any, Final
+from typing import Final
 
-from asgi_gateway import protocol
+from asgi_gateway import protocol, replies
 from asgi_gateway.asgi import EMPTY, TEXT, Call, Reply, json_reply
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Gone, Unready
@@ -13,8 +13,8 @@ from asgi_gateway.sessions import CALLER, Session, Sessions
 from asgi_gateway.settings import ClientSettings
 from asgi_gateway.upstream.catalog import Catalog, Model
 
-OK: Final = Reply(200, b'{"status":"ok"}')
-ACCEPTED: Final = Reply(200, b'{"status":"accepted"}')
+OK: Final = json_reply(replies.Healthy())
+ACCEPTED: Final = json_reply(replies.Accepted())
 
 
 class HandshakeHandlers:
@@ -37,10 +37,7 @@ class HandshakeHandlers:
         self._metrics = metrics
         self._config = json_reply(_config(client, journaled))
         self._dynamic_config = json_reply(
-            {
-                "refresh_interval_sec": client.refresh_interval_sec,
-                "sample_cancel_enabled": client.sample_cancel_enabled,
-            }
+            replies.DynamicFlags(client.refresh_interval_sec, client.sample_cancel_enabled)
         )
 
     async def client_config(self, call: Call) -> Reply:
@@ -59,7 +56,7 @@ class HandshakeHandlers:
             display_name=request.display_name,
             user_metadata=request.user_metadata,
         )
-        return json_reply({"session_id": session.session_id, "type": "create_session"})
+        return json_reply(replies.SessionCreated(session.session_id))
 
     async def create_sampling_session(self, call: Call) -> Reply:
         request = _CREATE_SAMPLING(call.body)
@@ -67,12 +64,7 @@ class HandshakeHandlers:
         self._sessions.alive(session, self._clock.now())
         model = await self._model(request, call)
         made = self._sessions.create_sampling(session, request.sampling_session_seq_id, model)
-        return json_reply(
-            {
-                "sampling_session_id": made.sampling_session_id,
-                "type": "create_sampling_session",
-            }
-        )
+        return json_reply(replies.SamplingSessionCreated(made.sampling_session_id))
 
     async def _session(self, session_id: str, _: Call) -> Session:
         return self._sessions.find(session_id, CALLER)
@@ -83,7 +75,7 @@ class HandshakeHandlers:
     async def session_heartbeat(self, call: Call) -> Reply:
         session = self._sessions.find(_HEARTBEAT(call.body).session_id, CALLER)
         self._sessions.alive(session, self._clock.now())
-        return json_reply({"type": "session_heartbeat"})
+        return json_reply(replies.HeartbeatSeen())
 
     async def finish_session(self, call: Call) -> Reply:
         _FINISH(call.body)
@@ -120,21 +112,36 @@ class HandshakeHandlers:
     async def healthz(self, _: Call) -> Reply:
         return OK
 
+    async def livez(self, _: Call) -> Reply:
+        """The event loop turns; nothing behind us is asked."""
+        return OK
+
+    async def readyz(self, _: Call) -> Reply:
+        """Whether new samples should come here, from what is known already: answered at once."""
+        reasons = []
+        if not self._catalog.known:
+            self._catalog.refresh_soon()
+            reasons.append("no upstream has said which models it serves yet")
+        if self._sampling.delivery.stopping:
+            reasons.append("the gateway is stopping")
+        readiness = replies.Readiness(not reasons, reasons)
+        return json_reply(readiness)._replace(status=503 if reasons else 200)
+
     async def metrics(self, _: Call) -> Reply:
         return Reply(200, self._metrics.render(), TEXT)
 
 
-def _config(client: ClientSettings, journaled: bool) -> dict[str, Any]:
+def _config(client: ClientSettings, journaled: bool) -> replies.ClientFlags:
     """What the SDK is told; batched polls need ids that survive a restart."""
     batched = client.sample_use_retrieve_futures
     join = client.sample_join_sampling_session
-    return {
-        "sample_max_concurrent_requests": client.sample_max_concurrent_requests,
-        "sample_dispatch_bytes_semaphore_size": client.sample_dispatch_bytes_semaphore_size,
-        "inflight_response_bytes_semaphore_size": client.inflight_response_bytes_semaphore_size,
-        "sample_use_retrieve_futures": journaled if batched is None else batched,
-        "sample_join_sampling_session": journaled if join is None else join,
-    }
+    return replies.ClientFlags(
+        client.sample_max_concurrent_requests,
+        client.sample_dispatch_bytes_semaphore_size,
+        client.inflight_response_bytes_semaphore_size,
+        journaled if batched is None else batched,
+        journaled if join is None else join,
+    )
 
 
 _CLIENT_CONFIG: Final = reader(protocol.ClientConfig)

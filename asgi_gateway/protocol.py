@@ -12,8 +12,17 @@ import msgspec
 
 from asgi_gateway.errors import Malformed
 
-# A Raw field cannot be optional in msgspec; an explicit null arrives as the text `null`.
-ABSENT: Final = msgspec.Raw()
+# Where the SDK's routes live, below the root path.
+API: Final = "/api/v1"
+
+
+def absent() -> Any:
+    """The default of a raw field, empty; made per message, as a schema cannot show a Raw value.
+
+    A Raw field cannot be optional in msgspec: an explicit null arrives as the text `null`.
+    """
+    return msgspec.field(default_factory=msgspec.Raw)
+
 
 # The SDK's clone ids reach 1e18; a double would round them.
 SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -32,10 +41,10 @@ class Chunk(_Message):
     """One piece of a prompt; the kind is told by `type`, or by its keys where old SDKs omit it."""
 
     type: str | None = None
-    tokens: msgspec.Raw = ABSENT
-    data: msgspec.Raw = ABSENT
-    location: msgspec.Raw = ABSENT
-    dmel: msgspec.Raw = ABSENT
+    tokens: msgspec.Raw = absent()
+    data: msgspec.Raw = absent()
+    location: msgspec.Raw = absent()
+    dmel: msgspec.Raw = absent()
 
     def kind(self) -> str:
         """encoded_text, image, image_asset_pointer, dmel, or what the client called it."""
@@ -77,7 +86,7 @@ class SampleRequest(_Message):
     topk_prompt_logprobs: int | None = None
     topk_sample_logprobs: int | None = None
     prompt_logprobs_last_n: int | None = None
-    target_prompt_logprobs: msgspec.Raw = ABSENT
+    target_prompt_logprobs: msgspec.Raw = absent()
     prompt_alt_tokens_k: int | None = None
     record_stability_info: bool | None = None
 

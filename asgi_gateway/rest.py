@@ -15,6 +15,7 @@ import msgspec
 from asgi_gateway import checkpoints, protocol
 from asgi_gateway.asgi import Call, Reply, Scope, json_reply
 from asgi_gateway.errors import Malformed, NotFound, Unsupported
+from asgi_gateway.operations import MAX_LIMIT, MAX_OFFSET
 from asgi_gateway.protocol import reader
 from asgi_gateway.sessions import CALLER, Sessions
 from asgi_gateway.upstream.catalog import Catalog
@@ -23,7 +24,6 @@ from asgi_gateway.upstream.naming import Adapter, parse
 RUNS_LIMIT: Final = 20
 CHECKPOINTS_LIMIT: Final = 100
 SESSIONS_LIMIT: Final = 20
-MAX_LIMIT: Final = 10_000
 _MAX_QUERY_FIELDS: Final = 32
 
 
@@ -145,7 +145,7 @@ def _range(scope: Scope, default_limit: int) -> tuple[int, int]:
         raise Unsupported("project_id: this gateway keeps no projects; leave it out")
     return (
         _whole(query, "limit", default_limit, MAX_LIMIT),
-        _whole(query, "offset", 0, 2**53),
+        _whole(query, "offset", 0, MAX_OFFSET),
     )
 
 

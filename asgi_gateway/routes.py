@@ -1,15 +1,15 @@
 """The flat table: path -> method, handler, body cap. Misses are not-found and wrong method."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, NamedTuple
 
-from asgi_gateway.asgi import Call, Reply
+from asgi_gateway.asgi import Call, Reply, json_reply
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
-from asgi_gateway.rest import RestHandlers, refusals
+from asgi_gateway.openapi import Served, document
+from asgi_gateway.protocol import API
+from asgi_gateway.rest import Refusal, RestHandlers, refusals
 from asgi_gateway.settings import LimitSettings
-
-API: Final = "/api/v1"
 
 Handler = Callable[[Call], Awaitable[Reply]]
 
@@ -52,7 +52,14 @@ class Table:
         many = limits.retrieve_futures_body_bytes
         self._exact: dict[str, Match] = {}
         self._with_ids: dict[str, Route] = {}
-        self._add("/metrics", Route("GET", h.metrics, small))
+        self._document: Reply | None = None
+        for path, probe in (
+            ("/livez", h.livez),
+            ("/readyz", h.readyz),
+            ("/metrics", h.metrics),
+            ("/openapi.json", self.openapi),
+        ):
+            self._add(path, Route("GET", probe, small))
         for path, method, handler, cap in (
             ("asample", "POST", s.asample, limits.asample_body_bytes),
             ("retrieve_future", "POST", s.retrieve_future, small),
@@ -111,3 +118,21 @@ class Table:
             segments[position] = "*"
         route = self._with_ids.get(_BELOW_API + "/".join(segments))
         return None if route is None else Match(route, tail)
+
+    def served(self) -> Iterator[Served]:
+        """Every route by its path, with `{id}` for an id in it."""
+        for path, match in self._exact.items():
+            yield _served(path, match.route)
+        for path, route in self._with_ids.items():
+            yield _served(path.replace("*", "{id}"), route)
+
+    async def openapi(self, _: Call) -> Reply:
+        """This table as an OpenAPI document, rendered when it is first asked for."""
+        if self._document is None:
+            self._document = json_reply(document(self.served()))
+        return self._document
+
+
+def _served(path: str, route: Route) -> Served:
+    refused = route.handler.text if isinstance(route.handler, Refusal) else None
+    return Served(path, route.method, route.body_cap_bytes, refused)

@@ -28,6 +28,7 @@ from asgi_gateway.errors import (
 )
 from asgi_gateway.ids import Ids, names_other_request
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.replies import QueueState
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
@@ -273,7 +274,7 @@ class Sampling:
             self._store.keep_json(record, as_json(record.result or b""))
         return record.result_json or b""
 
-    def queue_state(self, record: Record) -> tuple[str, str | None]:
+    def queue_state(self, record: Record) -> tuple[QueueState, str | None]:
         """What the SDK shows its user while a sample is not finished: state and reason."""
         if record.unavailable_since is not None:
             return "paused_capacity", "the inference server is not available; trying again"

@@ -9,11 +9,13 @@
 | 7 | `sampling` |
 | 6 | `delivery`, `sessions`, `upstream/dispatch` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer`, `training/embedded` |
-| 4 | `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
+| 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
+| 3 | `schemas` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
-| 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming` |
+| 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix` |
-| 1 | `asgi`, `codec/*`, `ids`, `protocol`, `store/states`, `upstream/verdict`, `state/*` |
+| 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*` |
+| 1 | `protocol`, `replies` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `codec`, `upstream`, `upstream/poison`, `training` |
 

@@ -141,8 +141,11 @@ class MemoryStore:
     def make_room(self, record: Record) -> int:
         """Drop settled results, delivered ones first and oldest first, until a record has room.
 
-        Returns how many were dropped; their ids answer 410.
+        None where all of them would not be enough. Returns how many; their ids answer 410.
         """
+        settled = sum(r.charged_bytes for r in self._records.values() if r.state in SETTLED)
+        if self.charged_bytes - settled + record.reserve_bytes > self._max_bytes:
+            return 0
         dropped = 0
         for clock in (self._delivered, self._undelivered):
             while not self.has_room(record) and (oldest := clock.oldest()) is not None:

@@ -68,6 +68,14 @@ class Catalog:
         """Ask every upstream what it serves."""
         await self._listing.refresh()
 
+    def refresh_soon(self) -> None:
+        """Begin to ask unless that was done a moment ago, and wait for nothing."""
+        self._listing.refresh_soon()
+
+    async def close(self) -> None:
+        """Stop asking."""
+        await self._listing.close()
+
     # --- a client's name -> weights --------------------------------------------------------------
 
     async def resolve(

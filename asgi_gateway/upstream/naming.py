@@ -22,6 +22,8 @@ _KIND: Final = "weights|sampler_weights"
 _PATH: Final = re.compile(
     rf"tinker://(?P<run>{_RUN})/((?P<kind>{_KIND})/|(?!({_KIND})$))(?P<checkpoint>{_CHECKPOINT})"
 )
+# The same for a JSON Schema, whose expressions have no names for groups.
+PATTERN: Final = rf"^tinker://{_RUN}/(({_KIND})/)?{_CHECKPOINT}$"
 _PLACEHOLDERS: Final = {"model_id": _RUN, "checkpoint_id": _CHECKPOINT, "kind": _KIND}
 _BRACED: Final = re.compile(r"\{([^{}]*)\}")
 # <org>/<model>, perhaps <org>/<model>/<variant>, perhaps :<anything>. The SDK cuts both off before

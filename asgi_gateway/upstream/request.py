@@ -22,6 +22,10 @@ MAX_SEQUENCES: Final = 16_384
 MAX_PROMPTS: Final = 1024
 GREEDY_BELOW: Final = 1e-5
 MAX_SEED: Final = 2**63 - 1
+MAX_TOPK: Final = 1 << 20
+MAX_TOP_K: Final = 2**31 - 1
+MAX_LAST_N: Final = 1 << 53
+MAX_TEMPERATURE: Final = 2.0
 MAX_SALT_CHARACTERS: Final = 1024
 
 # Room kept for an answer: int32 id and float32 logprob per token, 16 bytes per top-k cell.
@@ -77,8 +81,10 @@ def build(
     want = _want(request, prompt_tokens)
     max_tokens = _max_tokens(params.max_tokens, prompt_tokens, max_context)
     temperature = 1.0 if params.temperature is None else params.temperature
-    if not 0.0 <= temperature <= 2.0:
-        raise Malformed(f"sampling_params.temperature is {temperature}, must be 0 to 2")
+    if not 0.0 <= temperature <= MAX_TEMPERATURE:
+        raise Malformed(
+            f"sampling_params.temperature is {temperature}, must be 0 to {MAX_TEMPERATURE:g}"
+        )
     fields: dict[str, Any] = {
         "model": model,
         "n": want.sequences,
@@ -181,13 +187,13 @@ def _shared_want(
 
 
 def _want(request: SampleRequest, prompt_tokens: int) -> Want:
-    prompt_topk = _in_range("topk_prompt_logprobs", request.topk_prompt_logprobs or 0, 0, 1 << 20)
+    prompt_topk = _in_range("topk_prompt_logprobs", request.topk_prompt_logprobs or 0, 0, MAX_TOPK)
     wants_prompt = bool(request.prompt_logprobs) or prompt_topk > 0
     last = request.prompt_logprobs_last_n
     if last is not None:
         if not wants_prompt:
             raise Malformed("prompt_logprobs_last_n needs prompt_logprobs or topk_prompt_logprobs")
-        _in_range("prompt_logprobs_last_n", last, 1, 1 << 53)
+        _in_range("prompt_logprobs_last_n", last, 1, MAX_LAST_N)
     return _shared_want(
         _in_range(
             "num_samples",
@@ -197,7 +203,7 @@ def _want(request: SampleRequest, prompt_tokens: int) -> Want:
         ),
         wants_prompt,
         prompt_topk,
-        _in_range("topk_sample_logprobs", request.topk_sample_logprobs or 0, 0, 1 << 20),
+        _in_range("topk_sample_logprobs", request.topk_sample_logprobs or 0, 0, MAX_TOPK),
         # The last N of a shorter prompt are all of it.
         0 if last is None or last >= prompt_tokens else last,
     )
@@ -242,7 +248,7 @@ def _top_p(value: float | None) -> float:
 def _top_k(value: int | None) -> int:
     if value is None:
         return -1
-    return _in_range("sampling_params.top_k", value, -1, 2**31 - 1)
+    return _in_range("sampling_params.top_k", value, -1, MAX_TOP_K)
 
 
 def _stop(stop: str | list[str | int] | None, empty_ends_nothing: bool) -> dict[str, Any]:

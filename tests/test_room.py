@@ -1,0 +1,37 @@
+"""Results are dropped for room only where that makes enough of it."""
+
+import asyncio
+
+from tests.support.asgi_client import turns
+from tests.support.gateway import driven
+from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
+
+LONG_WAIT_S = 31
+
+
+async def test_a_sample_larger_than_the_budget_costs_nobody_a_result(
+    upstream: FakeUpstream,
+) -> None:
+    running = asyncio.Event()
+
+    async def fast_or_never(request: Request) -> Raw:
+        """Prompts that begin with 9 are never answered."""
+        if request.json()["prompt"][0] == 9:
+            running.set()
+            await request.hung_up.wait()
+            return Raw()
+        return answer(200, completion([11, 12], [-1.0, -2.0]))
+
+    upstream.script = fast_or_never
+    async with driven(upstream.url, store__max_bytes=100_000) as gateway:
+        await gateway.handshake()
+        held = (await gateway.submit(0)).json()["request_id"]
+        assert (await gateway.poll(held).response()).status == 200
+        await gateway.submit(1, prompt={"chunks": [{"tokens": [9, 2, 3]}]})
+        await running.wait()
+        large = {"max_tokens": 60_000}
+        assert (await gateway.submit(2, sampling_params=large)).status == 200
+        await turns()
+        await gateway.advance(LONG_WAIT_S)
+        await gateway.advance(LONG_WAIT_S)
+        assert (await gateway.poll(held).response()).status == 200
