@@ -11,6 +11,10 @@ from typing import Any, Final
 from asgi_gateway.settings import SECRETS, Loaded, Settings, SettingsError, leaves, load
 
 EXIT_USAGE: Final = 2
+# libuv, and so uvloop, accepts one connection per listening descriptor in a turn of the loop. In a
+# burst of long turns that keeps new clients waiting for tens of seconds; duplicates of the
+# descriptor share the queue and multiply the rate.
+LISTENERS: Final = 16
 
 NO_UPSTREAM: Final = (
     "no upstream: say where vLLM listens, with --upstream http://HOST:PORT,"
@@ -57,7 +61,7 @@ def serve(settings: Settings) -> int:
             self.loop = asyncio.get_running_loop()
             await super().startup(sockets)
             if self.started:
-                port = listener.getsockname()[1]
+                port = listeners[0].getsockname()[1]
                 sys.stdout.write(f"asgi-gateway listening on http://{shown_host}:{port}\n")
                 sys.stdout.flush()
 
@@ -68,7 +72,7 @@ def serve(settings: Settings) -> int:
     server = settings.server
     shown_host = f"[{server.host}]" if ":" in server.host else server.host
     try:
-        listener = _listen(server.host, server.port, server.backlog)
+        listeners = _listen(server.host, server.port, server.backlog)
     except OSError as error:
         return _refuse([f"cannot listen on {shown_host}:{server.port}: {error.strerror}"])
     config = uvicorn.Config(
@@ -87,13 +91,14 @@ def serve(settings: Settings) -> int:
     # uvicorn raises the signal that stopped it once more at its end; stopping is no failure.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        runner.run(sockets=[listener])
+        runner.run(sockets=listeners)
     except KeyboardInterrupt:
         return 0
     return 0 if runner.started else 1
 
 
-def _listen(host: str, port: int, backlog: int) -> socket.socket:
+def _listen(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """One listening socket under LISTENERS descriptors."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -105,7 +110,7 @@ def _listen(host: str, port: int, backlog: int) -> socket.socket:
     except BaseException:
         listener.close()
         raise
-    return listener
+    return [listener, *(listener.dup() for _ in range(LISTENERS - 1))]
 
 
 def _problems(settings: Settings) -> list[str]:
