@@ -69,6 +69,5 @@ def _family(lines: list[str], name: str, kind: str, text: str, values: Samples) 
     lines.append(f"# TYPE {PREFIX}{name} {kind}")
     for labels, value in values:
         shown = ",".join(f'{key}="{val}"' for key, val in labels.items())
-        lines.append(
-            f"{PREFIX}{name}{{{shown}}} {value:g}" if shown else f"{PREFIX}{name} {value:g}"
-        )
+        # Exactly: %g keeps six digits, and a counter above a million would stand still and jump.
+        lines.append(f"{PREFIX}{name}{{{shown}}} {value}" if shown else f"{PREFIX}{name} {value}")

@@ -597,7 +597,9 @@ async def test_metrics_are_in_the_text_format(gateway: Driven) -> None:
         else:
             name = re.fullmatch(r'([a-z_]+)(\{[a-z]+="[^"]*"\})? [0-9.e+-]+', line)[1]  # type: ignore[index]
             # A summary is described once and has two lines.
-            assert name in described or name.removesuffix("_sum").removesuffix("_count") in described
+            assert (
+                name in described or name.removesuffix("_sum").removesuffix("_count") in described
+            )
             assert name.startswith("asgi_gateway_")
 
 

@@ -20,6 +20,9 @@ from asgi_gateway.upstream.client import Exchange
 CLOSE_WITHIN_S: Final = 1.0
 # So many settled records in line are not worth a walk along it.
 SETTLED_IN_LINE: Final = 1024
+# Bounds a turn of the event loop: requests that start together are mostly answered together. 2,048
+# of them made a turn of 0.3 s and more, in which nobody else is served.
+STARTS_PER_TURN: Final = 32
 
 Run = Callable[[Record, Exchange], Coroutine[Any, Any, None]]
 
@@ -37,6 +40,7 @@ class Dispatch:
         self._order = itertools.count()
         self._running: dict[Record, Exchange] = {}
         self._closed = False
+        self._starts_left = STARTS_PER_TURN
         # Since when the head of the line has waited for bytes and not for a connection.
         self._blocked_since: float | None = None
 
@@ -75,8 +79,10 @@ class Dispatch:
         self.pump()
 
     def pump(self) -> None:
-        """Start waiting records while connections and bytes last."""
+        """Start waiting records while connections and bytes last, at most so many in one turn."""
         while self._waiting and len(self._running) < self._max_connections and not self._closed:
+            if not self._starts_left:
+                return
             record = self._waiting[0]
             if record.state is not State.QUEUED:  # cancelled or evicted while it waited
                 self._waiting.popleft()
@@ -88,7 +94,14 @@ class Dispatch:
             self._blocked_since = None
             self._waiting.popleft()
             if self._store.start(record, self._clock.now()):
+                if self._starts_left == STARTS_PER_TURN:
+                    asyncio.get_running_loop().call_soon(self._next_turn)
+                self._starts_left -= 1
                 self._begin(record)
+
+    def _next_turn(self) -> None:
+        self._starts_left = STARTS_PER_TURN
+        self.pump()
 
     def blocked(self, now: float, for_s: float) -> Record | None:
         """The head of the line, if it has waited for bytes at least so long."""

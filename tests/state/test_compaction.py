@@ -1,5 +1,6 @@
 """Compaction step by step, beside a thread that syncs, and what stays on the disk."""
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,60 @@ def test_a_compaction_from_end_to_end(journal: Journal, owner: Owner, tmp_path: 
     assert journal._compaction is None
     assert journal.nbytes < before / 2
     assert same(recover_as_if_killed_now(tmp_path), owner.recovered())
+
+
+def test_nothing_is_deleted_before_the_copy_is_durable(
+    journal: Journal, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even after a power cut: file, name, and only then the rest."""
+    done: list[str] = []
+    fsync, rename, unlink = os.fsync, Path.rename, Path.unlink
+
+    def noting_fsync(fd: int) -> None:
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{fd}')).name}")
+        fsync(fd)
+
+    def noting_rename(path: Path, target: Path) -> Path:
+        done.append(f"rename {path.name} {target.name}")
+        return rename(path, target)
+
+    def noting_unlink(path: Path, missing_ok: bool = False) -> None:
+        done.append(f"delete {path.name}")
+        unlink(path, missing_ok)
+
+    for _ in range(3):
+        journal.compact_some(owner.live)
+    assert journal.sync_wanted
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(Path, "rename", noting_rename)
+    monkeypatch.setattr(Path, "unlink", noting_unlink)
+    journal.sync()
+    directory = journal._directory.name
+    assert done == [
+        "sync journal-000003.log",
+        f"sync {directory}",
+        "sync journal-000002.part",
+        "rename journal-000002.part journal-000002.base",
+        f"sync {directory}",
+        "delete journal-000001.log",
+    ]
+
+
+def test_what_is_dead_is_known_from_the_start(owner: Owner, tmp_path: Path) -> None:
+    journal, _ = open_journal(tmp_path, min_dead_bytes=1000)
+    for event in small_history(owner):
+        journal.append(event)
+    for _ in range(100):
+        for event in owner.accept(next(iter(owner.sampling))):
+            journal.append(event)
+    for request_id in list(owner.samples):
+        for event in owner.close(request_id):
+            journal.append(event)
+    journal.close()
+    journal, _ = open_journal(tmp_path, min_dead_bytes=1000)
+    journal.compact_some(owner.live)
+    assert journal._compaction is not None
+    journal.close()
 
 
 def test_an_ordinary_sync_in_between_ends_nothing(

@@ -175,6 +175,19 @@ def test_a_failed_sync(journal: Journal, tmp_path: Path, monkeypatch: pytest.Mon
     assert same(recover(tmp_path), owner.recovered())
 
 
+def test_a_segment_whose_sync_failed_is_left_behind(tmp_path: Path) -> None:
+    owner = Owner()
+    journal, _ = open_journal(tmp_path, min_dead_bytes=1000)
+    put(journal, small_history(owner))
+    rotate_for_nothing(journal, owner)
+    fill_up(journal._segment.fd)
+    journal.sync()
+    assert journal.failed == "sync: Invalid argument"
+    rebuild(journal, owner)
+    journal.close()
+    assert same(recover(tmp_path), owner.recovered())
+
+
 def test_an_outage_leaves_no_heap_of_files(
     journal: Journal, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,8 +216,9 @@ def test_an_outage_leaves_no_heap_of_files(
     assert same(recover(tmp_path), owner.recovered())
 
 
+@pytest.mark.parametrize("broken", ["fsync", "write"])
 def test_a_timer_that_syncs_does_not_put_off_the_next_attempt(
-    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """As with `state.fsync = interval`."""
     owner = Owner()
@@ -219,12 +233,14 @@ def test_a_timer_that_syncs_does_not_put_off_the_next_attempt(
             journal.sync()
             journal.compact_some(owner.live)
 
+    # This one will never work again.
+    fill_up(journal._segment.fd)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", failing_sync)
-        seconds(100)
-        assert journal.failed == "sync: Input/output error"
+        patch.setattr(os, broken, failing_sync if broken == "fsync" else failing_write())
+        seconds(5)
+        assert not journal.healthy
     seconds(20)
-    assert journal.healthy
+    assert journal.failed is None
     journal.close()
     assert same(recover(tmp_path), owner.recovered())
 

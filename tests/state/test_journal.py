@@ -12,6 +12,7 @@ from asgi_gateway.state.opening import open_journal
 from asgi_gateway.state.recovery import Recovered, replay
 from tests.state.owner import (
     Owner,
+    fill_up,
     put,
     rebuild,
     recover,
@@ -93,6 +94,9 @@ def test_nothing_was_opened_that_is_not_closed(tmp_path: Path) -> None:
     put(journal, small_history(owner))
     for _ in range(5):
         put(journal, owner.make_session() + owner.close("never") * 500)
+        rebuild(journal, owner)
+        fill_up(journal._segment.fd)
+        put(journal, owner.make_session())
         rebuild(journal, owner)
     journal.compact_some(owner.live)
     journal.close()

@@ -1,0 +1,104 @@
+"""The waiting line: at most so many starts in one turn of the loop, and all of them in the end."""
+
+import asyncio
+
+import pytest
+
+from asgi_gateway.codec import Want
+from asgi_gateway.store.memory import MemoryStore
+from asgi_gateway.store.records import Record
+from asgi_gateway.store.states import State
+from asgi_gateway.upstream import dispatch
+from asgi_gateway.upstream.client import Exchange
+from asgi_gateway.upstream.dispatch import Dispatch
+from tests.support.clock import ManualClock
+
+
+def queued(store: MemoryStore, number: int) -> Record:
+    record = Record(
+        request_id=f"r{number}",
+        caller="c",
+        sampling_session_id="s",
+        seq_id=number,
+        digest=b"",
+        want=Want(1, False, 0, 0, 0),
+        prompt_tokens=1,
+        reserve_bytes=8,
+        body=b"x",
+        accepted_at=0.0,
+    )
+    store.accept(record)
+    return record
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(
+        work_s=60, undelivered_s=60, delivered_s=60, max_in_flight=1000, max_bytes=1 << 20
+    )
+
+
+class Runs:
+    """Stands for sampling.run: ends at once, or waits until told."""
+
+    def __init__(self, store: MemoryStore, *, at_once: bool) -> None:
+        self.started: list[str] = []
+        self.ended = asyncio.Event()
+        self._store = store
+        if at_once:
+            self.ended.set()
+
+    async def __call__(self, record: Record, _: Exchange) -> None:
+        self.started.append(record.request_id)
+        await self.ended.wait()
+        self._store.succeed(record, b"", 0.0)
+
+
+async def test_starts_are_spread_over_turns_in_the_order_of_the_line(store: MemoryStore) -> None:
+    runs = Runs(store, at_once=False)
+    line = Dispatch(store, ManualClock(), 1000, runs)
+    records = [queued(store, i) for i in range(3 * dispatch.STARTS_PER_TURN + 5)]
+    for record in records:
+        line.enqueue(record)
+    seen = []
+    while len(runs.started) < len(records):
+        await asyncio.sleep(0)
+        seen.append(len(runs.started))
+    steps = [b - a for a, b in zip([0, *seen], seen, strict=False)]
+    assert max(steps) == dispatch.STARTS_PER_TURN
+    assert runs.started == [record.request_id for record in records]
+    assert line.running == len(records)
+    runs.ended.set()
+    await line.close()
+
+
+async def test_a_few_start_at_once(store: MemoryStore) -> None:
+    runs = Runs(store, at_once=False)
+    line = Dispatch(store, ManualClock(), 1000, runs)
+    for i in range(dispatch.STARTS_PER_TURN):
+        line.enqueue(queued(store, i))
+    assert line.running == dispatch.STARTS_PER_TURN
+    runs.ended.set()
+    await line.close()
+
+
+async def test_the_line_empties_by_itself_when_connections_are_few(store: MemoryStore) -> None:
+    runs = Runs(store, at_once=True)
+    line = Dispatch(store, ManualClock(), 2, runs)
+    for i in range(300):
+        line.enqueue(queued(store, i))
+        assert line.running <= 2
+    async with asyncio.timeout(5):
+        while store.in_flight:  # noqa: ASYNC110 - nothing but the loop moves it
+            await asyncio.sleep(0)
+    assert store.counts[State.SUCCEEDED] == len(runs.started) == 300
+    await line.close()
+
+
+async def test_nothing_starts_after_the_end(store: MemoryStore) -> None:
+    runs = Runs(store, at_once=True)
+    line = Dispatch(store, ManualClock(), 1000, runs)
+    for i in range(2 * dispatch.STARTS_PER_TURN):
+        line.enqueue(queued(store, i))
+    await line.close()
+    assert len(runs.started) <= dispatch.STARTS_PER_TURN
