@@ -1,15 +1,14 @@
 """THE HOT PATH: accept, run, settle, deliver, from top to bottom.
 
 A sample belongs to its promise, not to a connection: a dropped poll cancels nothing. Every run ends
-in exactly one settlement, whatever happened to it. What an upstream outcome means for the sample is
-`docs/behaviour.md`, "Upstream outcomes".
+in exactly one settlement. What an upstream outcome means for it is in `docs/behaviour.md`.
 """
 
 import asyncio
 import hashlib
 import logging
 import random
-from typing import Final
+from typing import Final, Literal
 
 from asgi_gateway.clock import Clock
 from asgi_gateway.codec.as_json import as_json
@@ -28,7 +27,6 @@ from asgi_gateway.errors import (
 )
 from asgi_gateway.ids import Ids, names_other_request
 from asgi_gateway.metrics import Metrics
-from asgi_gateway.replies import QueueState
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
@@ -274,7 +272,9 @@ class Sampling:
             self._store.keep_json(record, as_json(record.result or b""))
         return record.result_json or b""
 
-    def queue_state(self, record: Record) -> tuple[QueueState, str | None]:
+    def queue_state(
+        self, record: Record
+    ) -> tuple[Literal["active", "paused_capacity"], str | None]:
         """What the SDK shows its user while a sample is not finished: state and reason."""
         if record.unavailable_since is not None:
             return "paused_capacity", "the inference server is not available; trying again"
