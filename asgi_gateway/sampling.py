@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from typing import Final, Literal
+from typing import Final
 
 from asgi_gateway.clock import Clock
 from asgi_gateway.codec.as_json import as_json
@@ -27,6 +27,7 @@ from asgi_gateway.errors import (
 )
 from asgi_gateway.ids import Ids, names_other_request
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.replies import QueueState
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
@@ -272,9 +273,7 @@ class Sampling:
             self._store.keep_json(record, as_json(record.result or b""))
         return record.result_json or b""
 
-    def queue_state(
-        self, record: Record
-    ) -> tuple[Literal["active", "paused_capacity"], str | None]:
+    def queue_state(self, record: Record) -> tuple[QueueState, str | None]:
         """What the SDK shows its user while a sample is not finished: state and reason."""
         if record.unavailable_since is not None:
             return "paused_capacity", "the inference server is not available; trying again"
@@ -292,7 +291,6 @@ class Sampling:
 
     def end_session(self, sampling_session_id: str, *, finished: bool) -> None:
         """End a sampling session's upstream work and drop its results: its ids answer 410.
-
         finished: its client said so and will not ask; otherwise it may come back, and is told then.
         """
         for record in self._store.targets.records(sampling_session_id):
