@@ -115,8 +115,8 @@ class Trainer:
         """Pass `save_weights_for_sampler` on and remember the promise that it gives.
 
         The SDK repeats one whose reply it lost with the same seq_id and another number for the
-        sampler, which a trainer refuses as a conflict until the SDK gives up: so the first answer is
-        given again.
+        sampler, which a trainer refuses as a conflict until the SDK gives up: so the first answer
+        is given again.
         """
         key = _save_key(body)
         repeated = self._answers.get(key) if key is not None else None
