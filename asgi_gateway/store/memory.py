@@ -206,8 +206,7 @@ class MemoryStore:
     def evict(self, record: Record, *, told: bool = True) -> bool:
         """Any state -> GONE: nothing is held any more and the id answers 410.
 
-        told: whether the client knows the outcome or will never ask; if not, the id stays noted as
-        lost until it does.
+        told: whether the client knows or will never ask; if not, the id stays noted as lost.
         """
         if not self._apply(record, Event.EVICT):
             return False

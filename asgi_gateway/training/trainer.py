@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,8 +25,12 @@ API: Final = "/api/v1"
 BEAT_EVERY_S: Final = 5.0
 # Saves whose outcome nobody has fetched yet, and samplers that nobody has sampled from yet.
 MAX_REMEMBERED: Final = 10_000
-_HOP_BY_HOP: Final = frozenset({b"host", b"content-length", b"connection", b"transfer-encoding"})
+# Of the client's connection, or asking for an encoding that the gateway would have to undo.
+_NOT_PASSED: Final = frozenset(
+    {b"host", b"content-length", b"connection", b"transfer-encoding", b"accept-encoding"}
+)
 
+V = TypeVar("V")
 Ask = Callable[[str, str, object, Mapping[str, str]], Awaitable[Answer]]
 
 
@@ -47,6 +51,7 @@ class Trainer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._saves: OrderedDict[str, str] = OrderedDict()
         self._paths: OrderedDict[str, str] = OrderedDict()
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Trainer {len(self._saves)} saves under way, {len(self._paths)} samplers minted>"
@@ -107,8 +112,19 @@ class Trainer:
     # --- samplers that it minted -----------------------------------------------------------------
 
     async def save_weights(self, body: bytes, scope: Scope) -> Answer:
-        """Pass `save_weights_for_sampler` on and remember the promise that it gives."""
+        """Pass `save_weights_for_sampler` on and remember the promise that it gives.
+
+        The SDK repeats one whose reply it lost with the same seq_id and another number for the
+        sampler, which a trainer refuses as a conflict until the SDK gives up: so the first answer
+        is given again.
+        """
+        key = _save_key(body)
+        repeated = self._answers.get(key) if key is not None else None
+        if repeated is not None:
+            return repeated
         answer = await self.post("save_weights_for_sampler", msgspec.Raw(body), scope)
+        if key is not None and answer.status == 200:
+            _remember(self._answers, key, answer)
         promise = _json(answer)
         if answer.status == 200 and isinstance(promise, dict):
             request_id = promise.get("request_id")
@@ -175,7 +191,7 @@ def headers_of(scope: Scope) -> dict[str, str]:
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]
-        if name not in _HOP_BY_HOP
+        if name not in _NOT_PASSED
     }
 
 
@@ -186,7 +202,18 @@ def _json(answer: Answer) -> Any:
         return None
 
 
-def _remember(kept: OrderedDict[str, str], key: str, value: str) -> None:
+def _save_key(body: bytes) -> str | None:
+    """Which save a request is about: its run and its number there."""
+    try:
+        request = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(request, dict) or request.get("seq_id") is None:
+        return None
+    return f"{request.get('model_id')}\0{request['seq_id']}"
+
+
+def _remember(kept: OrderedDict[str, V], key: str, value: V) -> None:
     kept[key] = value
     while len(kept) > MAX_REMEMBERED:
         kept.popitem(last=False)
