@@ -47,6 +47,8 @@ def parse(line: str) -> Seen:
 
 async def _probe(port: int, pid: int, idle: list[Wire], due: float) -> None:
     latency_s = NO_ANSWER_S
+    while idle and idle[-1][0].at_eof():  # idle for longer than the gateway keeps a connection
+        idle.pop()[1].close()
     try:
         async with asyncio.timeout(NO_ANSWER_S):
             wire = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
