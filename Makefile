@@ -7,8 +7,10 @@ STAMP := $(VENV)/.installed
 PORT ?= 8000
 UPSTREAM ?=
 PYTEST_ARGS ?=
+N ?= 131072
+FLOOD_ARGS ?=
 
-.PHONY: help setup run test test-system check format lint types protos lock clean
+.PHONY: help setup run test flood test-system check format lint types protos lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +29,9 @@ run: $(STAMP) ## stand-in vLLM and gateway (UPSTREAM=http://host:8001 PORT=8000 
 
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+flood: $(STAMP) ## N samples in flight at once under batched polls, twice (N=131072)
+	@$(BIN)/python -m tests.support.flood --samples $(N) $(FLOOD_ARGS)
 
 test-system: $(STAMP) ## tests that need Debian packages
 	@$(BIN)/python -m pytest -m system $(PYTEST_ARGS); status=$$?; \
