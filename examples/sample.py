@@ -10,5 +10,5 @@ prompt = types.ModelInput.from_ints([101, 2023, 2003, 1037, 3231])
 params = types.SamplingParams(max_tokens=16, temperature=0.7, seed=7)
 result = sampler.sample(prompt, num_samples=2, sampling_params=params).result()
 for sequence in result.sequences:
-    print(sequence.stop_reason, list(sequence.tokens), list(sequence.logprobs))
+    print(sequence.stop_reason, sequence.tokens, sequence.logprobs)
 print(sampler.compute_logprobs(prompt).result())

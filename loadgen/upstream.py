@@ -39,8 +39,8 @@ VERSION: Final = "0.32.0"
 class Settings(NamedTuple):
     """How the stand-in behaves. Lengths in tokens, times in seconds.
 
-    any_adapter: whether every unknown model name is an adapter that is found when first asked for, as
-    with vLLM's filesystem resolver; such names are not listed.
+    any_adapter: whether every unknown model name is an adapter that is found when first asked for,
+    as with vLLM's filesystem resolver; such names are not listed.
     barrier: how many outstanding completions open the barrier, 0 where only `POST /release` does;
     None for no barrier.
     """

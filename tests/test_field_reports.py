@@ -7,7 +7,7 @@ critical and high. A row that names no test, or one that does not exist, fails.
 
 | report | tests |
 |---|---|
-| 1.01 a burst exhausts what is behind the promises | `test_leaks::test_ten_thousand_samples_leave_nothing_behind`, `test_flood::test_a_flood_is_delivered_exactly_once` |
+| 1.01 a burst exhausts what is behind the promises | `test_leaks::test_ten_thousand_samples_leave_nothing_behind`, `test_flood::test_two_thousand_samples_of_two_sessions_twice` |
 | 1.02 building the result costs more than forwarding it | `codec/test_decode::test_decoding_makes_no_python_object_per_token`, `upstream/test_client::test_the_prompt_is_dropped_when_a_2xx_answer_begins` |
 | 1.03 a client whose cost grows with requests in flight | `upstream/test_client::test_a_thousand_samples_over_fifty_connections` |
 | 1.04 which failures may be retried | `test_outcomes::test_an_interruption_hands_the_sample_back`, `test_outcomes::test_refused_for_the_whole_grace_is_410_and_never_an_error` |
@@ -35,7 +35,7 @@ critical and high. A row that names no test, or one that does not exist, fails.
 | 3.04 abandoned work keeps its slot | `upstream/test_client::test_a_lapsed_session_ends_its_upstream_work`, `upstream/test_client::test_a_dropped_poll_cancels_nothing` |
 | 3.05 the engine never says no | `test_pressure::test_full_by_bytes_is_429_with_retry_after`, `test_handlers::test_a_full_gateway_says_429_and_when_to_come_again` |
 | 3.06 the default descriptor limit | `test_descriptors::test_the_soft_limit_is_raised_at_start` |
-| 3.07 health checks starve under load | `test_flood::test_a_flood_is_delivered_exactly_once` |
+| 3.07 health checks starve under load | `test_flood::test_two_thousand_samples_of_two_sessions_twice` |
 | 3.08 client mistakes open the breaker | `test_outcomes::test_an_error_result` |
 | 3.09 503 is weather | `test_outcomes::test_the_tries_back_off_and_then_the_sample_is_handed_back` |
 | 3.10 the middle is stalled | `test_metrics::test_stages_say_where_samples_are` |
