@@ -6,6 +6,7 @@ from the environment, no total deadline; the work clock of a sample lives in the
 """
 
 import asyncio
+import io
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from asgi_gateway.upstream.verdict import judge
 
 # A reused connection that dies this soon after our write was closed by the upstream while idle.
 STALE_WITHIN_S: Final = 1.0
+LARGE_BODY_BYTES: Final = 1 << 20
 MODELS_TIMEOUT_S: Final = 10.0
 _HEADERS: Final = {"Content-Type": "application/json", "Accept": "application/json"}
 
@@ -99,7 +101,8 @@ class Client:
         try:
             async with session.post(
                 self._urls[url],
-                data=body,
+                # aiohttp warns of larger bodies in one piece, and takes them as a file without.
+                data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
                 headers=headers,
                 allow_redirects=False,
                 trace_request_ctx=exchange,

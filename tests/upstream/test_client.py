@@ -484,6 +484,18 @@ async def test_a_chunked_answer_in_small_pieces(upstream: FakeUpstream) -> None:
         assert (await sampled(gateway)).status == 200
 
 
+async def test_a_large_prompt() -> None:
+    """Over a mebibyte, where aiohttp would warn; it goes up whole and with its length."""
+    tokens = [151_000 + n % 900 for n in range(200_000)]
+    models = {"data": [{"id": "stand-in", "max_model_len": 1_000_000, "parent": None}]}
+    async with FakeUpstream(models).running() as upstream, ready(upstream) as gateway:
+        prompt = {"chunks": [{"type": "encoded_text", "tokens": tokens}]}
+        result = await sampled(gateway, prompt=prompt)
+        assert result.status == 200
+        assert upstream.requests[0].json()["prompt"] == tokens
+        assert "transfer-encoding" not in upstream.requests[0].headers
+
+
 async def test_a_large_answer(upstream: FakeUpstream) -> None:
     count = 200_000
     upstream.script = in_order(answer(200, completion([7] * count, [-0.125] * count)))
