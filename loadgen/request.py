@@ -7,6 +7,7 @@ answered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -48,6 +49,7 @@ class Asked(msgspec.Struct, gc=False):
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    cache_salt: str | None = None
     echo: bool | None = None
     stream: bool | None = None
     return_token_ids: bool | None = None
@@ -76,6 +78,8 @@ class Job(NamedTuple):
     stop_token_ids: frozenset[int]
 
 
+# What vLLM 0.32.0 takes, seen; its documentation says 1 to 1,024 characters.
+_SALT: Final = re.compile(r"[^@/\\\0]{1,128}")
 _decoder: Final = msgspec.json.Decoder(Asked)
 
 
@@ -95,6 +99,7 @@ def read(body: bytes, content_type: bytes) -> Asked:
 def check(asked: Asked, limits: Limits) -> Job:
     """The request as a job; raises RequestError, in vLLM's order of checks as far as it shows."""
     _check_logprobs(asked)
+    _check_salt(asked)
     model = asked.model or limits.models[0]
     if model not in limits.models and not limits.any_adapter:
         aliases = ", ".join(limits.models)
@@ -172,6 +177,16 @@ def _clamped(prompt: list[int], max_tokens: int, max_model_len: int) -> int:
             length,
         )
     return min(max_tokens, max_model_len - length)
+
+
+def _check_salt(asked: Asked) -> None:
+    salt = asked.cache_salt
+    if salt is not None and not _SALT.fullmatch(salt):
+        raise bad_value(
+            "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/',"
+            r" '\\', or NUL.",
+            "cache_salt",
+        )
 
 
 def _check_logprobs(asked: Asked) -> None:

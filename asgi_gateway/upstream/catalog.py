@@ -11,7 +11,6 @@ from asgi_gateway.settings import ModelSettings
 from asgi_gateway.upstream.client import Client, ServedModel
 from asgi_gateway.upstream.listing import Listing
 from asgi_gateway.upstream.naming import Adapter, Naming, TinkerPath, is_hub_name, parse
-from asgi_gateway.upstream.request import MAX_SALT_CHARACTERS
 
 
 class Model(msgspec.Struct, frozen=True, gc=False):
@@ -241,7 +240,6 @@ def _public(model: ServedModel) -> str:
 
 
 def _salt(weights: str) -> str:
-    """Not empty, within vLLM's limit, and different for different weights."""
-    if len(weights) <= MAX_SALT_CHARACTERS:
-        return weights
-    return hashlib.blake2b(weights.encode()).hexdigest()
+    """Different for different weights, and hexadecimal: vLLM 0.32 refuses a salt of more than 128
+    characters, or with a slash, a backslash or an @ in it, as paths and hub names have."""
+    return hashlib.blake2b(weights.encode(), digest_size=16).hexdigest()

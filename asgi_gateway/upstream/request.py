@@ -26,7 +26,6 @@ MAX_TOPK: Final = 1 << 20
 MAX_TOP_K: Final = 2**31 - 1
 MAX_LAST_N: Final = 1 << 53
 MAX_TEMPERATURE: Final = 2.0
-MAX_SALT_CHARACTERS: Final = 1024
 
 # Room kept for an answer: int32 id and float32 logprob per token, 16 bytes per top-k cell.
 TOKEN_BYTES: Final = 8
@@ -213,9 +212,9 @@ def _refuse_unsupported(request: SampleRequest) -> None:
     if request.record_stability_info:
         raise Unsupported("record_stability_info is not recorded by this gateway; send false")
     if request.prompt_alt_tokens_k:
-        raise Unsupported("prompt_alt_tokens_k is not offered by the upstream; send 0")
+        raise Unsupported("prompt_alt_tokens_k is not offered by this gateway; send 0")
     if given(request.target_prompt_logprobs):
-        raise Unsupported("target_prompt_logprobs is not offered by the upstream; leave it out")
+        raise Unsupported("target_prompt_logprobs is not offered by this gateway; leave it out")
 
 
 def _max_tokens(asked: int | None, prompt_tokens: int, max_context: int | None) -> int:

@@ -411,3 +411,12 @@ async def test_two_servers_share_nothing() -> None:
         await client.ask("a")
         assert (one.counts.statuses.total(), other.counts.statuses.total()) == (1, 0)
         assert "connections=1" in repr(one)
+
+
+@pytest.mark.parametrize(
+    ("salt", "status"),
+    [("a" * 128, 200), ("a" * 129, 400), ("a/b", 400), ("a\\b", 400), ("a@b", 400), ("", 400)],
+)
+async def test_salts_that_vllm_takes(salt: str, status: int) -> None:
+    async with running(Settings(port=0)) as server, Client(server) as client:
+        assert (await client.ask(cache_salt=salt)).status == status
