@@ -49,7 +49,12 @@ class Listing:
         if self._refreshing is None:
             self._refreshing = asyncio.ensure_future(self._ask_all())
             self._refreshing.add_done_callback(self._refreshed)
-        await asyncio.shield(self._refreshing)
+        asking = self._refreshing
+        # Never without a turn of the loop, as shield() would where the round has just ended: who
+        # waits for the next one would ask for it for ever before this one is put away.
+        await asyncio.wait([asking])
+        if not asking.cancelled():
+            asking.result()
 
     def _refreshed(self, _: object) -> None:
         self._refreshing = None
