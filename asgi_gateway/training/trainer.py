@@ -16,6 +16,7 @@ import msgspec
 from asgi_gateway.asgi import Scope
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Interrupted, Unavailable, Unreadable, Unready
+from asgi_gateway.training.headers import HOP_BY_HOP
 from asgi_gateway.training.proxy import Answer
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,9 @@ API: Final = "/api/v1"
 BEAT_EVERY_S: Final = 5.0
 # Saves whose outcome nobody has fetched yet, and samplers that nobody has sampled from yet.
 MAX_REMEMBERED: Final = 10_000
-_HOP_BY_HOP: Final = frozenset({b"host", b"content-length", b"connection", b"transfer-encoding"})
+# Besides what belongs to one connection: the call has a body, host and framing of its own, and its
+# answer is read here, so the client's word for how it may be compressed does not go with it.
+_SAID_ANEW: Final = frozenset({b"host", b"content-length", b"accept-encoding", b"expect"})
 
 Ask = Callable[[str, str, object, Mapping[str, str]], Awaitable[Answer]]
 
@@ -171,11 +174,11 @@ class Trainer:
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """The client's headers for a call in its name, without those of its connection."""
+    """The client's headers for a call in its name."""
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]
-        if name not in _HOP_BY_HOP
+        if name not in HOP_BY_HOP and name not in _SAID_ANEW
     }
 
 
