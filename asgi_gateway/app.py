@@ -161,6 +161,8 @@ class Gateway:
             return
         except GatewayError as error:
             if isinstance(error, Foreign) and self._behind is not None:
+                if self._trainer is not None:
+                    send = self._trainer.overheard(body, send)
                 await self._pass_on(scope, replayed(body, receive), send)
                 return
             reply = error_reply(error)

@@ -110,11 +110,6 @@ class TrainerHandshake(HandshakeHandlers):
     async def save_weights_for_sampler(self, call: Call) -> Reply:
         return reply_of(await self._trainer.save_weights(call.body, call.scope))
 
-    async def save_result(self, request_id: str, call: Call) -> Reply | None:
-        if not self._trainer.is_save(request_id):
-            return None
-        return reply_of(await self._trainer.retrieve_save(call.body, request_id, call.scope))
-
     async def minted(self, sampling_session_id: str, scope: Scope) -> SamplingSession:
         """Adopt a sampler that the trainer minted, with the weights of its save.
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from asgi_gateway.asgi import Scope
+from asgi_gateway.asgi import Message, Scope, Send
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Interrupted, Unavailable, Unreadable, Unready
 from asgi_gateway.training.headers import HOP_BY_HOP
@@ -26,6 +26,8 @@ API: Final = "/api/v1"
 BEAT_EVERY_S: Final = 5.0
 # Saves whose outcome nobody has fetched yet, and samplers that nobody has sampled from yet.
 MAX_REMEMBERED: Final = 10_000
+# The result of a save is a few short strings.
+RESULT_CAP_BYTES: Final = 64 << 10
 # Besides what belongs to one connection: the call has a body, host and framing of its own, and its
 # answer is read here, so the client's word for how it may be compressed does not go with it.
 _SAID_ANEW: Final = frozenset({b"host", b"content-length", b"accept-encoding", b"expect"})
@@ -119,20 +121,36 @@ class Trainer:
                 _remember(self._saves, request_id, "")
         return answer
 
-    def is_save(self, request_id: str) -> bool:
-        """Whether a promise is that of a save under way."""
-        return request_id in self._saves
+    def overheard(self, poll: bytes, send: Send) -> Send:
+        """The `send` for the answer to a poll: it learns which sampler a save has minted.
 
-    async def retrieve_save(self, body: bytes, request_id: str, scope: Scope) -> Answer:
-        """Poll for a save, and learn the path of the sampler that it minted."""
-        answer = await self.post("retrieve_future", msgspec.Raw(body), scope)
-        result = _json(answer)
-        if answer.status == 200 and isinstance(result, dict) and result.get("type") != "try_again":
+        The answer itself goes on as it comes.
+        """
+        asked = _decoded(poll)
+        request_id = asked.get("request_id") if isinstance(asked, dict) else None
+        if not isinstance(request_id, str) or request_id not in self._saves:
+            return send
+        status, heard = 0, b""
+
+        async def send_and_learn(message: Message) -> None:
+            nonlocal status, heard
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif len(heard) <= RESULT_CAP_BYTES:
+                heard += message.get("body", b"")
+                # Before its client can know the sampler.
+                if status == 200 and not message.get("more_body", False):
+                    self._learn(request_id, _decoded(heard))
+            await send(message)
+
+        return send_and_learn
+
+    def _learn(self, request_id: str, result: Any) -> None:
+        if isinstance(result, dict) and result.get("type") != "try_again":
             self._saves.pop(request_id, None)
             sampler, path = result.get("sampling_session_id"), result.get("path")
             if isinstance(sampler, str) and isinstance(path, str):
                 _remember(self._paths, sampler, path)
-        return answer
 
     async def sampler(self, sampling_session_id: str, scope: Scope) -> Minted | None:
         """What is known of a sampler, from its save or else from the trainer; None if nothing."""
@@ -183,8 +201,12 @@ def headers_of(scope: Scope) -> dict[str, str]:
 
 
 def _json(answer: Answer) -> Any:
+    return _decoded(answer.body)
+
+
+def _decoded(body: bytes) -> Any:
     try:
-        return msgspec.json.decode(answer.body)
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
