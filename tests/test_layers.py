@@ -7,7 +7,7 @@
 | 9 | `routes`, `training/handshake` |
 | 8 | `handlers`, `handshake`, `keeper`, `rest` |
 | 7 | `sampling` |
-| 6 | `delivery`, `sessions`, `upstream/dispatch` |
+| 6 | `delivery`, `sessions`, `upstream/dispatch`, `training/behind` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer`, `training/embedded` |
 | 4 | `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
