@@ -5,7 +5,7 @@ from asgi_gateway.clock import Clock
 from asgi_gateway.settings import Settings
 from asgi_gateway.training.embedded import Embedded
 from asgi_gateway.training.proxy import Proxy
-from asgi_gateway.training.trainer import Trainer
+from asgi_gateway.training.trainer import Trainer, over
 
 
 def what_is_behind(
@@ -21,7 +21,7 @@ def what_is_behind(
         if inner is not None:
             raise ValueError("training.url and an inner application exclude each other")
         proxy = Proxy(training.url)
-        return proxy, Trainer(proxy.request_json, clock)
+        return proxy, Trainer(over(proxy), clock)
     if training.embedded:
         if inner is None:
             raise ValueError("training.embedded needs an inner application")

@@ -8,7 +8,7 @@ must make itself, and remembers which weights belong to a sampler that the train
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +17,7 @@ from asgi_gateway.asgi import Message, Scope, Send
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Interrupted, Unavailable, Unreadable, Unready
 from asgi_gateway.training.headers import HOP_BY_HOP
-from asgi_gateway.training.proxy import Answer
+from asgi_gateway.training.proxy import Answer, Proxy
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,8 @@ RESULT_CAP_BYTES: Final = 64 << 10
 # answer is read here, so the client's word for how it may be compressed does not go with it.
 _SAID_ANEW: Final = frozenset({b"host", b"content-length", b"accept-encoding", b"expect"})
 
-Ask = Callable[[str, str, object, Mapping[str, str]], Awaitable[Answer]]
+# Method, path, body, and the scope of the client in whose name it is asked.
+Ask = Callable[[str, str, object, Scope], Awaitable[Answer]]
 
 
 class Minted(msgspec.Struct, frozen=True):
@@ -58,7 +59,7 @@ class Trainer:
 
     async def post(self, path: str, body: object, scope: Scope) -> Answer:
         """Make the client's own call: its headers, its body, the trainer's answer."""
-        return await self._asked("POST", f"{API}/{path}", body, headers_of(scope))
+        return await self._asked("POST", f"{API}/{path}", body, scope)
 
     # --- sessions --------------------------------------------------------------------------------
 
@@ -68,14 +69,14 @@ class Trainer:
         if now - self._beats.get(session_id, float("-inf")) < BEAT_EVERY_S:
             return
         self._beats[session_id] = now
-        task = asyncio.create_task(self._beat(session_id, headers_of(scope)))
+        task = asyncio.create_task(self._beat(session_id, scope))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _beat(self, session_id: str, headers: Mapping[str, str]) -> None:
+    async def _beat(self, session_id: str, scope: Scope) -> None:
         try:
             body = {"session_id": session_id, "type": "session_heartbeat"}
-            answer = await self._asked("POST", f"{API}/session_heartbeat", body, headers)
+            answer = await self.post("session_heartbeat", body, scope)
         except Unready as error:
             log.warning("heartbeat of %s did not reach the trainer: %s", session_id, error)
         else:
@@ -102,7 +103,7 @@ class Trainer:
     async def models(self, scope: Scope) -> list[dict[str, Any]]:
         """Its `supported_models`; empty where it lists none."""
         path = f"{API}/get_server_capabilities"
-        answer = await self._asked("GET", path, None, headers_of(scope))
+        answer = await self._asked("GET", path, None, scope)
         value = _json(answer)
         listed = value.get("supported_models") if isinstance(value, dict) else None
         if answer.status != 200 or not isinstance(listed, list):
@@ -160,7 +161,7 @@ class Trainer:
         if not sampling_session_id.replace("-", "").replace("_", "").isalnum():
             return None  # it would go into a URL
         route = f"{API}/samplers/{sampling_session_id}"
-        answer = await self._asked("GET", route, None, headers_of(scope))
+        answer = await self._asked("GET", route, None, scope)
         value = _json(answer)
         if answer.status != 200 or not isinstance(value, dict):
             return None
@@ -182,13 +183,20 @@ class Trainer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _asked(
-        self, method: str, path: str, body: object, headers: Mapping[str, str]
-    ) -> Answer:
+    async def _asked(self, method: str, path: str, body: object, scope: Scope) -> Answer:
         try:
-            return await self._ask(method, path, body, headers)
+            return await self._ask(method, path, body, scope)
         except (Unavailable, Interrupted, Unreadable) as error:
             raise Unready(str(error)) from error
+
+
+def over(proxy: Proxy) -> Ask:
+    """Asks over HTTP."""
+
+    async def ask(method: str, path: str, body: object, scope: Scope) -> Answer:
+        return await proxy.request_json(method, path, body, headers_of(scope))
+
+    return ask
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
