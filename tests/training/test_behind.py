@@ -18,8 +18,10 @@ from tests.support.processes import free_port
 from tests.support.trainer import Trainer
 from tests.support.trainer_state import Options
 from tests.support.upstream import FakeUpstream
+from tests.training.conftest import opened
 
 API = "/api/v1"
+both = pytest.mark.parametrize("how", ["url", "embedded"])
 
 
 class Behind:
@@ -66,10 +68,16 @@ class Behind:
 
 
 @contextlib.asynccontextmanager
-async def behind(upstream: FakeUpstream, **settings: Any) -> AsyncIterator[Behind]:
-    async with Trainer(Options(work_s=0.0)).running() as trainer:
-        async with driven(upstream.url, training__url=trainer.url, **settings) as gateway:
-            yield Behind(gateway, trainer)
+async def behind(upstream: FakeUpstream, how: str, **settings: Any) -> AsyncIterator[Behind]:
+    """how: the trainer is at a `url`, or `embedded` as the inner application."""
+    async with contextlib.AsyncExitStack() as stack:
+        trainer = await stack.enter_async_context(Trainer(Options(work_s=0.0)).running())
+        where: dict[str, Any] = {"training__url": trainer.url}
+        if how == "embedded":
+            inner = await stack.enter_async_context(opened(trainer.url))
+            where = {"training__embedded": True, "inner": inner}
+        gateway = await stack.enter_async_context(driven(upstream.url, **where, **settings))
+        yield Behind(gateway, trainer)
 
 
 def sample(sampler: str, seq_id: int) -> dict[str, Any]:
@@ -84,8 +92,11 @@ def sample(sampler: str, seq_id: int) -> dict[str, Any]:
 # --- samplers -------------------------------------------------------------------------------------
 
 
-async def test_many_samples_at_once_ask_for_a_minted_sampler_once(upstream: FakeUpstream) -> None:
-    async with behind(upstream) as one:
+@both
+async def test_many_samples_at_once_ask_for_a_minted_sampler_once(
+    upstream: FakeUpstream, how: str
+) -> None:
+    async with behind(upstream, how) as one:
         await one.run()
         sampler = await one.minted()
         asked = [one.post("asample", sample(sampler, n)) for n in range(50)]
@@ -93,8 +104,11 @@ async def test_many_samples_at_once_ask_for_a_minted_sampler_once(upstream: Fake
         assert one.asked(f"samplers/{sampler}") == 1
 
 
-async def test_a_minted_sampler_is_shown_before_its_first_sample(upstream: FakeUpstream) -> None:
-    async with behind(upstream) as one:
+@both
+async def test_a_minted_sampler_is_shown_before_its_first_sample(
+    upstream: FakeUpstream, how: str
+) -> None:
+    async with behind(upstream, how) as one:
         await one.run()
         sampler = await one.minted()
         path = f"tinker://{one.model_id}/sampler_weights/ss1_seq1"
@@ -108,11 +122,12 @@ async def test_a_minted_sampler_is_shown_before_its_first_sample(upstream: FakeU
 # --- sessions -------------------------------------------------------------------------------------
 
 
+@both
 async def test_a_session_that_several_requests_hear_of_at_once_is_one(
-    upstream: FakeUpstream,
+    upstream: FakeUpstream, how: str
 ) -> None:
     """As after a restart that kept nothing."""
-    async with behind(upstream, session__retention_s=100) as one:
+    async with behind(upstream, how, session__retention_s=100) as one:
         session_id = one.trainer.state.create_session({}).session_id
         create = {"session_id": session_id, "base_model": "stand-in"}
         answers = await asyncio.gather(
@@ -128,10 +143,11 @@ async def test_a_session_that_several_requests_hear_of_at_once_is_one(
         assert (metric(metrics, "sessions"), metric(metrics, "bugs_total")) == (0, 0)
 
 
+@both
 async def test_finish_reaches_the_trainer_also_for_a_session_that_only_it_knows(
-    upstream: FakeUpstream,
+    upstream: FakeUpstream, how: str
 ) -> None:
-    async with behind(upstream) as one:
+    async with behind(upstream, how) as one:
         session_id = one.trainer.state.create_session({}).session_id
         body = {"reason": {"type": "errored"}}
         assert (await one.post(f"sessions/{session_id}/finish", body)).status == 200
@@ -183,8 +199,11 @@ async def test_polls_end_as_a_hold_does(upstream: FakeUpstream) -> None:
 # --- bodies and encodings -------------------------------------------------------------------------
 
 
-async def test_bodies_that_the_gateway_reads_go_on_as_they_came(upstream: FakeUpstream) -> None:
-    async with behind(upstream) as one:
+@both
+async def test_bodies_that_the_gateway_reads_go_on_as_they_came(
+    upstream: FakeUpstream, how: str
+) -> None:
+    async with behind(upstream, how) as one:
         created = b'{ "tags": [ ],\n "user_metadata": {"a": "\\u00e9"}, "unknown": 1.50 }'
         session_id = (await one.post("create_session", created)).json()["session_id"]
         run = {"session_id": session_id, "base_model": "stand-in", "model_seq_id": 0}
@@ -204,12 +223,13 @@ async def test_bodies_that_the_gateway_reads_go_on_as_they_came(upstream: FakeUp
             assert one.bodies(path) == [hashlib.sha256(body).hexdigest()], path
 
 
+@both
 async def test_answers_that_the_gateway_reads_are_asked_for_uncompressed(
-    upstream: FakeUpstream,
+    upstream: FakeUpstream, how: str
 ) -> None:
-    async with behind(upstream) as one:
+    async with behind(upstream, how) as one:
         headers = {**SDK_HEADERS, "Accept-Encoding": "gzip, zstd"}
         await one.gateway.client.post(f"{API}/create_session", b"{}", headers)
         (request,) = one.trainer.seen.requests
         sent = [value for name, value in request["headers"] if name.lower() == "accept-encoding"]
-        assert sent == ["identity"]
+        assert sent == (["identity"] if how == "url" else [])
