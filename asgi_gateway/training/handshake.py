@@ -1,13 +1,14 @@
 """The handshake where a trainer owns the sessions: its ids are adopted, its answers are merged."""
 
 import asyncio
+import contextlib
 from typing import Any, Final
 
 import msgspec
 
 from asgi_gateway import protocol
 from asgi_gateway.asgi import Call, Reply, Scope, json_reply
-from asgi_gateway.errors import Foreign, Malformed, NotFound, Unready
+from asgi_gateway.errors import Foreign, Gone, Malformed, NotFound, Unready
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.protocol import reader
 from asgi_gateway.sessions import CALLER, SamplingSession, Session
@@ -72,6 +73,10 @@ class TrainerHandshake(HandshakeHandlers):
             reply = await super().finish_session(call)
         except NotFound as error:
             raise Foreign(str(error)) from None
+        for sampler_id in await self._trainer.samplers_of(call.tail, call.scope):
+            # One that it minted has a session of its own here, called as it is.
+            with contextlib.suppress(NotFound, Gone):
+                self._end(self._sessions.find(sampler_id, CALLER))
         path = f"sessions/{call.tail}/finish"
         await self._trainer.post(path, msgspec.Raw(call.body), call.scope)
         self._trainer.forget_session(call.tail)
@@ -134,7 +139,7 @@ class TrainerHandshake(HandshakeHandlers):
         if known.model_path is None and known.base_model is None:
             raise Malformed("the trainer does not say which weights this sampler has")
         model = await self._catalog.resolve(known.base_model, known.model_path, trusted=True)
-        # Its own session of ours: the trainer does not say to which of its sessions it belongs.
+        # A session of its own: the trainer does not say here to which of its sessions it belongs.
         session = self._sessions.create(CALLER, self._clock.now(), sampling_session_id)
         return self._sessions.create_sampling(session, 0, model, sampling_session_id)
 

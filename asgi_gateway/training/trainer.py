@@ -10,6 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -88,6 +89,13 @@ class Trainer:
         body = {"session_id": session_id, "type": "session_heartbeat"}
         answer = await self.post("session_heartbeat", body, scope)
         return answer.status < 300
+
+    async def samplers_of(self, session_id: str, scope: Scope) -> list[str]:
+        """The samplers of a session that it made; empty where it does not say."""
+        path = f"{API}/sessions/{quote(session_id, safe='')}"
+        value = _json(await self._asked("GET", path, None, scope))
+        listed = value.get("sampler_ids") if isinstance(value, dict) else None
+        return [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
 
     def forget_session(self, session_id: str) -> None:
         self._beats.pop(session_id, None)

@@ -13,11 +13,12 @@ import pytest
 
 from tests.support.asgi_client import Response
 from tests.support.gateway import SDK_HEADERS, Driven, driven
-from tests.support.held import metric
+from tests.support.held import Held, metric
 from tests.support.processes import free_port
 from tests.support.trainer import Trainer
 from tests.support.trainer_state import Options
 from tests.support.upstream import FakeUpstream
+from tests.support.waiting import event
 from tests.training.conftest import opened
 
 API = "/api/v1"
@@ -153,6 +154,23 @@ async def test_finish_reaches_the_trainer_also_for_a_session_that_only_it_knows(
         assert (await one.post(f"sessions/{session_id}/finish", body)).status == 200
         assert one.trainer.state.sessions[session_id].finished == "errored"
         assert (await one.post("sessions/nobodys/finish", body)).status == 404
+
+
+@both
+async def test_finish_ends_the_samples_of_minted_samplers(upstream: FakeUpstream, how: str) -> None:
+    held = Held(upstream)
+    async with behind(upstream, how) as one:
+        await one.run()
+        sampler = await one.minted()
+        request_id = (await one.post("asample", sample(sampler, 0))).json()["request_id"]
+        await held.running()
+        body = {"reason": {"type": "success"}}
+        finish = f"sessions/{one.gateway.session_id}/finish"
+        assert (await one.post(finish, body)).status == 200
+        await event(upstream.requests[0].hung_up)
+        assert (await one.post("retrieve_future", {"request_id": request_id})).status == 410
+        assert (await one.post("asample", sample(sampler, 1))).status == 404
+        assert (await one.post(finish, body)).status == 200
 
 
 # --- a trainer that is away -----------------------------------------------------------------------
