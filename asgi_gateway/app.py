@@ -37,10 +37,9 @@ from asgi_gateway.sessions import Sessions
 from asgi_gateway.settings import Settings, memory_limit_bytes
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.states import State
-from asgi_gateway.training.embedded import Embedded
+from asgi_gateway.training.behind import what_is_behind
 from asgi_gateway.training.handshake import TrainerHandshake
 from asgi_gateway.training.proxy import Proxy
-from asgi_gateway.training.trainer import Trainer
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.client import Client
 
@@ -96,7 +95,7 @@ class Gateway:
         )
         if self._keeper is not None:
             self._keeper.restore(self._sessions, self._store, self._clock.now())
-        self._behind, trainer = _what_is_behind(settings, inner, self._clock)
+        self._behind, trainer = what_is_behind(settings, inner, self._clock)
         self._trainer = trainer
         parts: dict[str, Any] = {
             "clock": self._clock,
@@ -161,6 +160,8 @@ class Gateway:
             return
         except GatewayError as error:
             if isinstance(error, Foreign) and self._behind is not None:
+                if self._trainer is not None:
+                    send = self._trainer.overheard(body, send)
                 await self._pass_on(scope, replayed(body, receive), send)
                 return
             reply = error_reply(error)
@@ -205,6 +206,8 @@ class Gateway:
     def stop_holding(self) -> None:
         """The process is about to stop: answer parked polls and end their connections."""
         self._sampling.delivery.stop_holding()
+        if isinstance(self._behind, Proxy):
+            self._behind.stop_holding()
 
     async def close(self) -> None:
         """End all work and connections; unfinished samples answer 410 until the process is gone."""
@@ -280,24 +283,3 @@ class Gateway:
         gauge(
             "late_events", "Lost races, such as a result after a cancel.", lambda: store.late_events
         )
-
-
-def _what_is_behind(
-    settings: Settings, inner: App | None, clock: Clock
-) -> tuple[App | None, Trainer | None]:
-    """Who answers what is not ours, and whether it is a trainer that owns the sessions.
-
-    Raises:
-        ValueError: settings that contradict each other.
-    """
-    training = settings.training
-    if training.url is not None:
-        if inner is not None:
-            raise ValueError("training.url and an inner application exclude each other")
-        proxy = Proxy(training.url)
-        return proxy, Trainer(proxy.request_json, clock)
-    if training.embedded:
-        if inner is None:
-            raise ValueError("training.embedded needs an inner application")
-        return inner, Trainer(Embedded(inner).ask, clock)
-    return inner, None

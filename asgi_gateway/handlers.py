@@ -20,7 +20,7 @@ from asgi_gateway.asgi import (
 )
 from asgi_gateway.clock import Clock
 from asgi_gateway.delivery import Outcome
-from asgi_gateway.errors import Foreign, Gone, Malformed, NotFound, Refusal
+from asgi_gateway.errors import Gone, Malformed, NotFound, Refusal
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
@@ -32,13 +32,10 @@ from asgi_gateway.upstream.request import EMPTY_STOP_SINCE, build
 
 
 class Behind(Protocol):
-    """The trainer, where there is one: it makes samplers too, and promises of its own."""
+    """The trainer, where there is one: it makes samplers too."""
 
     async def minted(self, sampling_session_id: str, scope: Scope) -> SamplingSession:
         """A sampler of the trainer's. Raises NotFound where it has none of this id."""
-
-    async def save_result(self, request_id: str, call: Call) -> Reply | None:
-        """The answer to a poll for a save of weights; None where the id is of something else."""
 
 
 class SamplingHandlers:
@@ -97,13 +94,7 @@ class SamplingHandlers:
 
     async def retrieve_future(self, call: Call) -> Reply:
         request = _RETRIEVE(call.body)
-        try:
-            record = self._sampling.find(request.request_id, CALLER)
-        except Foreign:
-            saved = self._behind and await self._behind.save_result(request.request_id, call)
-            if saved:
-                return saved
-            raise
+        record = self._sampling.find(request.request_id, CALLER)
         self._sessions.sign_of_life(record.sampling_session_id, self._clock.now())
         peer = Peer(call.receive)
         try:

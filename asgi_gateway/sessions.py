@@ -79,7 +79,13 @@ class Sessions:
         display_name: str | None = None,
         user_metadata: dict[str, Any] | None = None,
     ) -> Session:
-        """A new session; `session_id` where somebody else, a trainer, has named it."""
+        """A new session; `session_id` where somebody else, a trainer, has named it.
+
+        One that is known by that name is the same: several requests may hear of it at once.
+        """
+        known = self._sessions.get(session_id or "")
+        if known is not None and known.caller == caller:
+            return known
         session_id = session_id or self._ids.issue(caller, SESSION)
         made = Session(session_id, caller, display_name=display_name, user_metadata=user_metadata)
         session = self._add(made, now)

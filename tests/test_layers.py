@@ -6,9 +6,9 @@
 | 10 | `app` |
 | 9 | `routes`, `training/handshake` |
 | 8 | `handlers`, `handshake`, `keeper`, `rest` |
-| 7 | `sampling` |
-| 6 | `delivery`, `sessions`, `upstream/dispatch` |
-| 5 | `store/memory`, `upstream/catalog`, `training/trainer`, `training/embedded` |
+| 7 | `sampling`, `training/behind` |
+| 6 | `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
+| 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
 | 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 3 | `schemas` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |

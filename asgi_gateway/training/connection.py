@@ -21,11 +21,12 @@ class Exchange:
     somebody else, so `abort` during a connect waits until the connection stands or fails.
     """
 
-    __slots__ = ("aborted", "connecting", "task")
+    __slots__ = ("aborted", "answering", "connecting", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
         self.connecting = False
+        self.answering = False
         self.aborted = False
 
     def abort(self) -> None:

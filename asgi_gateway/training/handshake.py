@@ -1,12 +1,14 @@
 """The handshake where a trainer owns the sessions: its ids are adopted, its answers are merged."""
 
+import asyncio
+import contextlib
 from typing import Any, Final
 
 import msgspec
 
 from asgi_gateway import protocol
 from asgi_gateway.asgi import Call, Reply, Scope, json_reply
-from asgi_gateway.errors import Malformed, NotFound, Unready
+from asgi_gateway.errors import Foreign, Gone, Malformed, NotFound, Unready
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.protocol import reader
 from asgi_gateway.sessions import CALLER, SamplingSession, Session
@@ -21,6 +23,7 @@ class TrainerHandshake(HandshakeHandlers):
     def __init__(self, trainer: Trainer, **parts: Any) -> None:
         super().__init__(**parts)
         self._trainer = trainer
+        self._adopting: dict[str, asyncio.Task[SamplingSession]] = {}
 
     async def create_session(self, call: Call) -> Reply:
         _CREATE_SESSION(call.body)
@@ -57,8 +60,23 @@ class TrainerHandshake(HandshakeHandlers):
         self._trainer.beat(session.session_id, call.scope)
         return json_reply({"type": "session_heartbeat"})
 
+    async def sampler(self, call: Call) -> Reply:
+        """One that the trainer minted and that nobody has sampled from yet is the trainer's."""
+        try:
+            return await super().sampler(call)
+        except NotFound as error:
+            raise Foreign(str(error)) from None
+
     async def finish_session(self, call: Call) -> Reply:
-        reply = await super().finish_session(call)
+        """Ours and the trainer's; a session that we have not heard of is the trainer's alone."""
+        try:
+            reply = await super().finish_session(call)
+        except NotFound as error:
+            raise Foreign(str(error)) from None
+        for sampler_id in await self._trainer.samplers_of(call.tail, call.scope):
+            # One that it minted has a session of its own here, called as it is.
+            with contextlib.suppress(NotFound, Gone):
+                self._end(self._sessions.find(sampler_id, CALLER))
         path = f"sessions/{call.tail}/finish"
         await self._trainer.post(path, msgspec.Raw(call.body), call.scope)
         self._trainer.forget_session(call.tail)
@@ -97,30 +115,33 @@ class TrainerHandshake(HandshakeHandlers):
     async def save_weights_for_sampler(self, call: Call) -> Reply:
         return reply_of(await self._trainer.save_weights(call.body, call.scope))
 
-    async def save_result(self, request_id: str, call: Call) -> Reply | None:
-        if not self._trainer.is_save(request_id):
-            return None
-        return reply_of(await self._trainer.retrieve_save(call.body, request_id, call.scope))
-
     async def minted(self, sampling_session_id: str, scope: Scope) -> SamplingSession:
         """Adopt a sampler that the trainer minted, with the weights of its save.
+
+        Its client begins with many samples at once, which ask the trainer once.
 
         Raises:
             NotFound: the trainer does not know it either.
             Malformed: it knows it, and not which weights it has.
         """
+        adopting = self._adopting.get(sampling_session_id)
+        if adopting is None:
+            adopting = asyncio.create_task(self._adopt(sampling_session_id, scope))
+            self._adopting[sampling_session_id] = adopting
+            adopting.add_done_callback(lambda _: self._adopting.pop(sampling_session_id))
+        await asyncio.wait([adopting])
+        return adopting.result()
+
+    async def _adopt(self, sampling_session_id: str, scope: Scope) -> SamplingSession:
         known = await self._trainer.sampler(sampling_session_id, scope)
         if known is None:
             raise NotFound("unknown sampling_session_id")
         if known.model_path is None and known.base_model is None:
             raise Malformed("the trainer does not say which weights this sampler has")
         model = await self._catalog.resolve(known.base_model, known.model_path, trusted=True)
-        try:
-            return self._sessions.find_sampling(sampling_session_id, CALLER)
-        except NotFound:
-            # Its own session of ours: the trainer does not say to which of its sessions it belongs.
-            session = self._sessions.create(CALLER, self._clock.now(), sampling_session_id)
-            return self._sessions.create_sampling(session, 0, model, sampling_session_id)
+        # A session of its own: the trainer does not say here to which of its sessions it belongs.
+        session = self._sessions.create(CALLER, self._clock.now(), sampling_session_id)
+        return self._sessions.create_sampling(session, 0, model, sampling_session_id)
 
 
 class _Made(msgspec.Struct):

@@ -36,6 +36,7 @@ READ_TIMEOUT_S: Final = 600.0
 PATIENCE_STEP_S: Final = 1.0
 ASK_TIMEOUT_S: Final = 30.0
 ASK_CAP_BYTES: Final = 16 << 20
+TRY_AGAIN: Final = Reply(408, b'{"type":"try_again","queue_state":"active"}')
 
 
 class Answer(NamedTuple):
@@ -64,6 +65,7 @@ class Proxy:
         )
         self._keepalive_s = keepalive_s
         self._session: aiohttp.ClientSession | None = None
+        self._stopping: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Proxy {self.prefix.base} active={self.active} open={self._session is not None}>"
@@ -72,6 +74,12 @@ class Proxy:
         """Inside the event loop; does nothing where it is open already."""
         if self._session is None:
             self._session = new_session(self._timeout, self._keepalive_s)
+            self._stopping = asyncio.get_running_loop().create_future()
+
+    def stop_holding(self) -> None:
+        """The process is stopping: answer the polls that the trainer holds, and hold none more."""
+        if self._stopping is not None and not self._stopping.done():
+            self._stopping.set_result(None)
 
     async def close(self) -> None:
         """Ends what is under way."""
@@ -97,9 +105,9 @@ class Proxy:
         long: 504. The client goes away: the trainer's connection is closed too.
 
         Args:
-            patience_s: how long to try connecting again before 503. Nothing was sent, so nothing
-                runs twice. For polls: the SDK repeats them at once after any 5xx, hundreds of
-                times a second.
+            patience_s: above 0 for a poll, which the SDK repeats at once after any 5xx, hundreds of
+                times a second: how long to try connecting again before 503. Nothing was sent, so
+                nothing runs twice. `stop_holding` ends it.
 
         Raises:
             Truncated: the trainer's answer broke after it had begun.
@@ -111,9 +119,15 @@ class Proxy:
         work = asyncio.create_task(self._answer(scope, incoming, send, exchange, patience_s))
         exchange.task = work
         watch = asyncio.create_task(incoming.hung_up())
+        ends: list[asyncio.Future[None]] = [work, watch]
+        let_go = False
         self.active += 1
         try:
-            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+            if patience_s and self._stopping is not None:
+                await asyncio.wait([*ends, self._stopping], return_when=asyncio.FIRST_COMPLETED)
+                let_go = not (work.done() or watch.done() or exchange.answering)
+            if not let_go:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.active -= 1
             watch.cancel()
@@ -124,6 +138,8 @@ class Proxy:
             watch.exception()
         if not work.cancelled():
             work.result()
+        if let_go:
+            await send_reply(send, TRY_AGAIN, close=True)
 
     async def request_json(
         self,
@@ -164,9 +180,12 @@ class Proxy:
         try:
             response = await self._reach(scope, incoming, exchange, patience_s)
         except (Malformed, Unready, *BROKEN) as error:
+            if patience_s and isinstance(error, BROKEN):
+                await asyncio.sleep(PATIENCE_STEP_S)
             if not (incoming.gone or exchange.aborted):
                 await send_reply(send, _refusal(error))
             return
+        exchange.answering = True
         try:
             await relay(scope["method"], response, send)
         finally:

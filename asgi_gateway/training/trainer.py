@@ -8,15 +8,17 @@ must make itself, and remembers which weights belong to a sampler that the train
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
-from asgi_gateway.asgi import Scope
+from asgi_gateway.asgi import Message, Scope, Send
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Interrupted, Unavailable, Unreadable, Unready
-from asgi_gateway.training.proxy import Answer
+from asgi_gateway.training.headers import HOP_BY_HOP
+from asgi_gateway.training.proxy import Answer, Proxy
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +27,15 @@ API: Final = "/api/v1"
 BEAT_EVERY_S: Final = 5.0
 # Saves whose outcome nobody has fetched yet, and samplers that nobody has sampled from yet.
 MAX_REMEMBERED: Final = 10_000
-# Of the client's connection, or asking for an encoding that the gateway would have to undo.
-_NOT_PASSED: Final = frozenset(
-    {b"host", b"content-length", b"connection", b"transfer-encoding", b"accept-encoding"}
-)
+# The result of a save is a few short strings.
+RESULT_CAP_BYTES: Final = 64 << 10
+# Besides what belongs to one connection: the call has a body, host and framing of its own, and its
+# answer is read here, so the client's word for how it may be compressed does not go with it.
+_SAID_ANEW: Final = frozenset({b"host", b"content-length", b"accept-encoding", b"expect"})
 
 V = TypeVar("V")
-Ask = Callable[[str, str, object, Mapping[str, str]], Awaitable[Answer]]
+# Method, path, body, and the scope of the client in whose name it is asked.
+Ask = Callable[[str, str, object, Scope], Awaitable[Answer]]
 
 
 class Minted(msgspec.Struct, frozen=True):
@@ -58,7 +62,7 @@ class Trainer:
 
     async def post(self, path: str, body: object, scope: Scope) -> Answer:
         """Make the client's own call: its headers, its body, the trainer's answer."""
-        return await self._asked("POST", f"{API}/{path}", body, headers_of(scope))
+        return await self._asked("POST", f"{API}/{path}", body, scope)
 
     # --- sessions --------------------------------------------------------------------------------
 
@@ -68,14 +72,14 @@ class Trainer:
         if now - self._beats.get(session_id, float("-inf")) < BEAT_EVERY_S:
             return
         self._beats[session_id] = now
-        task = asyncio.create_task(self._beat(session_id, headers_of(scope)))
+        task = asyncio.create_task(self._beat(session_id, scope))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _beat(self, session_id: str, headers: Mapping[str, str]) -> None:
+    async def _beat(self, session_id: str, scope: Scope) -> None:
         try:
             body = {"session_id": session_id, "type": "session_heartbeat"}
-            answer = await self._asked("POST", f"{API}/session_heartbeat", body, headers)
+            answer = await self.post("session_heartbeat", body, scope)
         except Unready as error:
             log.warning("heartbeat of %s did not reach the trainer: %s", session_id, error)
         else:
@@ -87,6 +91,13 @@ class Trainer:
         body = {"session_id": session_id, "type": "session_heartbeat"}
         answer = await self.post("session_heartbeat", body, scope)
         return answer.status < 300
+
+    async def samplers_of(self, session_id: str, scope: Scope) -> list[str]:
+        """The samplers of a session that it made; empty where it does not say."""
+        path = f"{API}/sessions/{quote(session_id, safe='')}"
+        value = _json(await self._asked("GET", path, None, scope))
+        listed = value.get("sampler_ids") if isinstance(value, dict) else None
+        return [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
 
     def forget_session(self, session_id: str) -> None:
         self._beats.pop(session_id, None)
@@ -102,7 +113,7 @@ class Trainer:
     async def models(self, scope: Scope) -> list[dict[str, Any]]:
         """Its `supported_models`; empty where it lists none."""
         path = f"{API}/get_server_capabilities"
-        answer = await self._asked("GET", path, None, headers_of(scope))
+        answer = await self._asked("GET", path, None, scope)
         value = _json(answer)
         listed = value.get("supported_models") if isinstance(value, dict) else None
         if answer.status != 200 or not isinstance(listed, list):
@@ -132,20 +143,36 @@ class Trainer:
                 _remember(self._saves, request_id, "")
         return answer
 
-    def is_save(self, request_id: str) -> bool:
-        """Whether a promise is that of a save under way."""
-        return request_id in self._saves
+    def overheard(self, poll: bytes, send: Send) -> Send:
+        """The `send` for the answer to a poll: it learns which sampler a save has minted.
 
-    async def retrieve_save(self, body: bytes, request_id: str, scope: Scope) -> Answer:
-        """Poll for a save, and learn the path of the sampler that it minted."""
-        answer = await self.post("retrieve_future", msgspec.Raw(body), scope)
-        result = _json(answer)
-        if answer.status == 200 and isinstance(result, dict) and result.get("type") != "try_again":
+        The answer itself goes on as it comes.
+        """
+        asked = _decoded(poll)
+        request_id = asked.get("request_id") if isinstance(asked, dict) else None
+        if not isinstance(request_id, str) or request_id not in self._saves:
+            return send
+        status, heard = 0, b""
+
+        async def send_and_learn(message: Message) -> None:
+            nonlocal status, heard
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif len(heard) <= RESULT_CAP_BYTES:
+                heard += message.get("body", b"")
+                # Before its client can know the sampler.
+                if status == 200 and not message.get("more_body", False):
+                    self._learn(request_id, _decoded(heard))
+            await send(message)
+
+        return send_and_learn
+
+    def _learn(self, request_id: str, result: Any) -> None:
+        if isinstance(result, dict) and result.get("type") != "try_again":
             self._saves.pop(request_id, None)
             sampler, path = result.get("sampling_session_id"), result.get("path")
             if isinstance(sampler, str) and isinstance(path, str):
                 _remember(self._paths, sampler, path)
-        return answer
 
     async def sampler(self, sampling_session_id: str, scope: Scope) -> Minted | None:
         """What is known of a sampler, from its save or else from the trainer; None if nothing."""
@@ -155,7 +182,7 @@ class Trainer:
         if not sampling_session_id.replace("-", "").replace("_", "").isalnum():
             return None  # it would go into a URL
         route = f"{API}/samplers/{sampling_session_id}"
-        answer = await self._asked("GET", route, None, headers_of(scope))
+        answer = await self._asked("GET", route, None, scope)
         value = _json(answer)
         if answer.status != 200 or not isinstance(value, dict):
             return None
@@ -177,27 +204,38 @@ class Trainer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _asked(
-        self, method: str, path: str, body: object, headers: Mapping[str, str]
-    ) -> Answer:
+    async def _asked(self, method: str, path: str, body: object, scope: Scope) -> Answer:
         try:
-            return await self._ask(method, path, body, headers)
+            return await self._ask(method, path, body, scope)
         except (Unavailable, Interrupted, Unreadable) as error:
             raise Unready(str(error)) from error
 
 
+def over(proxy: Proxy) -> Ask:
+    """Asks over HTTP."""
+
+    async def ask(method: str, path: str, body: object, scope: Scope) -> Answer:
+        return await proxy.request_json(method, path, body, headers_of(scope))
+
+    return ask
+
+
 def headers_of(scope: Scope) -> dict[str, str]:
-    """The client's headers for a call in its name, without those of its connection."""
+    """The client's headers for a call in its name."""
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]
-        if name not in _NOT_PASSED
+        if name not in HOP_BY_HOP and name not in _SAID_ANEW
     }
 
 
 def _json(answer: Answer) -> Any:
+    return _decoded(answer.body)
+
+
+def _decoded(body: bytes) -> Any:
     try:
-        return msgspec.json.decode(answer.body)
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

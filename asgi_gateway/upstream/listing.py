@@ -47,6 +47,8 @@ class Listing:
     async def refresh(self) -> None:
         """Ask every upstream once; callers that come meanwhile share the answer."""
         asking = self._ask()
+        # Never without a turn of the loop, as shield() would where the round has just ended: who
+        # waits for the next one would ask for it for ever before this one is put away.
         await asyncio.wait([asking])
         if not asking.cancelled():
             asking.result()

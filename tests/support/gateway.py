@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from asgi_gateway import Gateway
+from asgi_gateway.asgi import App
 from asgi_gateway.settings import Settings, load
 from tests.support.asgi_client import AsgiClient, Connection, Response, turns
 from tests.support.clock import ManualClock
@@ -74,7 +75,9 @@ class Driven:
 
 @contextlib.asynccontextmanager
 async def driven(url: str, **flags: Any) -> AsyncIterator[Driven]:
+    """`inner` among the flags is the application that the gateway is wrapped around."""
     clock = ManualClock()
-    gateway = Gateway(settings(url, **flags), clock=clock)
+    inner: App | None = flags.pop("inner", None)
+    gateway = Gateway(settings(url, **flags), inner, clock=clock)
     async with gateway.running():
         yield Driven(gateway, clock)

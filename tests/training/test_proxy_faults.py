@@ -234,6 +234,43 @@ async def test_patience_waits_for_the_trainer(
             assert len(target.requests) == 1
 
 
+async def test_polls_that_the_trainer_holds_are_let_go_at_the_end() -> None:
+    """And what it is answering then, or is no poll, ends as it would."""
+
+    async def begin(request: Request) -> None:
+        await request.heard()
+        if request.target == "/begun":
+            await request.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na")
+        begun.set()
+        await going_on.wait()
+        await request.write(b"b")
+
+    begun, going_on = asyncio.Event(), asyncio.Event()
+    async with Target().running() as target, opened(target.url) as proxy:
+
+        async def patient(scope: Scope, receive: Receive, send: Send) -> None:
+            await proxy.forward(scope, receive, send, patience_s=20.0)
+
+        target.script = begin
+        answering = AsgiClient(patient).start("POST", "/begun", b"{}")
+        await event(begun)
+        target.script = Request.wait_for_hang_up
+        held = AsgiClient(patient).start("POST", "/poll", b"{}")
+        step = AsgiClient(proxy).start("POST", "/step", b"{}")
+        await until(lambda: len(target.requests) == 3)
+        proxy.stop_holding()
+        told = await held.response()
+        assert (told.status, told.json()["type"]) == (408, "try_again")
+        assert told.headers[b"connection"] == b"close"
+        later = await AsgiClient(patient).post("/poll", b"{}")
+        assert later.status == 408
+        assert [answering.answered, step.answered] == [False, False]
+        going_on.set()
+        whole = await answering.response()
+        assert (whole.status, whole.body) == (200, b"ab")
+        step.hang_up()
+
+
 async def test_closing_ends_what_is_held() -> None:
     async with Target().running() as target, opened(target.url) as proxy:
         target.script = Request.wait_for_hang_up

@@ -32,6 +32,25 @@ async def test_an_adapter_loaded_while_a_list_is_on_its_way_is_found(
         assert (await asked).upstream_name == "run_1"
 
 
+async def test_a_name_that_comes_as_a_round_ends_waits_for_the_next(upstream: FakeUpstream) -> None:
+    serve(upstream, BASE)
+    async with opened(upstream.url) as made:
+        catalog, listing = made.later(), made.catalog._listing
+        coming: list[asyncio.Future[None]] = []
+        took_in = listing._changed
+
+        def changed() -> None:
+            took_in()
+            if not coming:  # its first step is between the end of the round and what follows it
+                coming.append(asyncio.ensure_future(listing.look_for(lambda: False)))
+
+        listing._changed = changed
+        since = listing._ended
+        await catalog.refresh()
+        await asyncio.wait_for(coming[0], 5)
+        assert listing._ended == since + 2
+
+
 async def test_many_unknown_names_ask_once(upstream: FakeUpstream) -> None:
     serve(upstream, BASE)
     async with opened(upstream.url) as made:
