@@ -43,7 +43,7 @@ async def test_interrupted_samples_are_submitted_again_and_a_full_gateway_is_wai
         barrier=False,
         delay_s=0.05,
         fault_every=10,
-        environ={"ASGI_GATEWAY_STORE__MAX_IN_FLIGHT": "300"},
+        settings={"store.max_in_flight": "300"},
         within_s=30.0,
     )
     (cycle,) = passed(await run(plan)).cycles

@@ -33,6 +33,7 @@ def main() -> int:
     add("--fault-every", type=int, default=0, metavar="N", help="interrupt each N-th sample once")
     add("--within-s", type=float, default=900.0, help="what has no outcome by then is lost")
     add("--state-dir", help="the gateway's state.dir")
+    add("--set", action="append", default=[], metavar="PATH=VALUE", help="a gateway setting")
     add("--profile", metavar="FILE", help="run the gateway under cProfile")
     add("--json", metavar="FILE", help="write the report there too")
     add("--no-pin", action="store_true", help="gateway on core 0, all else on core 1 unless given")
@@ -59,6 +60,7 @@ def main() -> int:
         client_core=1 if pinned else None,
         state_dir=arguments.state_dir,
         profile=arguments.profile,
+        settings=dict(pair.split("=", 1) for pair in arguments.set),
         command=shlex.join(["python", "-m", "tests.support.flood", *sys.argv[1:]]),
     )
     gc.set_threshold(50_000, 20, 100)

@@ -24,7 +24,7 @@ METRIC: Final = "asgi_gateway_"
 
 
 class Plan(NamedTuple):
-    """What to run. Times in seconds; a core of None pins nothing; `environ` is the gateway's.
+    """What to run. Times in seconds; a core of None pins nothing; `settings` are the gateway's.
 
     fault_every: of so many samples one is interrupted upstream, once; 0 for none.
     """
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     client_core: int | None = None
     state_dir: str | None = None
     profile: str | None = None
-    environ: Mapping[str, str] = {}
+    settings: Mapping[str, str] = {}
     command: str = ""
 
 
@@ -229,10 +229,12 @@ def _gateway(plan: Plan, upstream_port: int) -> Sequence[str]:
 
 
 def _settings(plan: Plan) -> Mapping[str, str]:
-    environ = {"ASGI_GATEWAY_CLIENT__SAMPLE_USE_RETRIEVE_FUTURES": "true"}
+    settings = {"client.sample_use_retrieve_futures": "true", **plan.settings}
     if plan.state_dir is not None:
-        environ["ASGI_GATEWAY_STATE__DIR"] = plan.state_dir
-    return {**environ, **plan.environ}
+        settings["state.dir"] = plan.state_dir
+    return {
+        f"ASGI_GATEWAY_{path.replace('.', '__').upper()}": value for path, value in settings.items()
+    }
 
 
 def _environment() -> dict[str, Any]:
