@@ -9,8 +9,10 @@ UPSTREAM ?=
 PYTEST_ARGS ?=
 N ?= 131072
 FLOOD_ARGS ?=
+SDKS ?=
 
-.PHONY: help setup run test flood test-system check format lint types protos lock clean
+.PHONY: help setup run test flood test-system sdk-matrix sdk-locks check format lint types
+.PHONY: protos lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +39,12 @@ test-system: $(STAMP) ## tests that need Debian packages
 	@$(BIN)/python -m pytest -m system $(PYTEST_ARGS); status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no test needs a Debian package yet"; exit 0; fi; exit $$status
 
+sdk-matrix: $(STAMP) ## every released SDK that is listed, or SDKS="0.18.2 0.38.0"
+	$(BIN)/python tests/contract/sdks/install.py $(SDKS)
+	SDKS="$(SDKS)" SDK_SUPPORT=docs/sdk-support.json \
+	  $(BIN)/python -m pytest -m matrix tests/contract/sdks $(PYTEST_ARGS)
+	$(BIN)/python docs/sdk_support.py
+
 check: format lint types protos-fresh docs-valid ## format, lint, types, generated code fresh, docs valid
 
 format: $(STAMP)
@@ -62,6 +70,9 @@ lock: $(STAMP) ## rewrite requirements.lock from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --group dev --universal --generate-hashes \
 	  --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" -o requirements.lock
+
+sdk-locks: $(STAMP) ## rewrite the locks of the older SDKs (needs uv)
+	$(BIN)/python -m tests.contract.sdks.lock
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,5 @@
-"""Checks the docs: links lead somewhere, examples are tested ones, settings have their defaults.
+"""Checks the docs: links lead somewhere, examples are tested ones, settings have their defaults,
+every method of the SDK has its verdict.
 
 Run by `make check`. Prints every problem and exits 1, or nothing and exits 0.
 """
@@ -7,6 +8,8 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import sdk_support
 
 from asgi_gateway.settings import Settings, leaves
 
@@ -78,6 +81,7 @@ def default_of(path: str) -> object:
 
 def main() -> int:
     problems = [problem for page in pages() for check in CHECKS for problem in check(page)]
+    problems += sdk_support.problems()
     for problem in problems:
         sys.stderr.write(problem + "\n")
     return 1 if problems else 0

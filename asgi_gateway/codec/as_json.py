@@ -2,7 +2,7 @@
 
 Shape: `{"type": "sample", "sequences": [{"stop_reason", "tokens", "logprobs"}], "prompt_logprobs"?,
 "topk_prompt_logprobs"?, "prompt_cache_hit_tokens"?}`. NaN, which JSON has not, is null; logprobs
-are the stored float32 values, written as the shortest decimals that give them back.
+are the stored float32 values to the last digit, the numbers that the protobuf form gives.
 """
 
 from typing import Any
@@ -42,9 +42,9 @@ def _sequence(sequence: wire.SampledSequence) -> dict[str, Any]:
 
 
 def _floats(raw: bytes) -> list[float | None]:
-    """Float32 values as Python floats with their shortest float32 spelling, NaN as None."""
-    values = np.frombuffer(raw, "<f4")
-    return [None if value != value else float(str(value)) for value in values]
+    """Float32 values as Python floats, NaN as None."""
+    values: list[float] = np.frombuffer(raw, "<f4").tolist()
+    return [None if value != value else value for value in values]
 
 
 def _topk(topk: wire.TopkLogprobs) -> list[list[tuple[int, float]] | None]:
@@ -54,7 +54,7 @@ def _topk(topk: wire.TopkLogprobs) -> list[list[tuple[int, float]] | None]:
     rows: list[list[tuple[int, float]] | None] = []
     for row_tokens, row_logprobs in zip(tokens, logprobs, strict=True):
         cells = [
-            (int(token), float(str(logprob)))
+            (int(token), float(logprob))
             for token, logprob in zip(row_tokens, row_logprobs, strict=True)
             if not (token == PAD_TOKEN and logprob == np.float32(PAD_LOGPROB))
         ]

@@ -59,10 +59,12 @@ class Sdk:
 
 
 @contextlib.contextmanager
-def sdk_process(**environ: str) -> Iterator[Sdk]:
+def sdk_process(
+    program: Path = PROGRAM, python: str | Path = sys.executable, **environ: str
+) -> Iterator[Sdk]:
     """The SDK with a key and without telemetry, unless `environ` says otherwise."""
     process = Process(
-        [sys.executable, str(PROGRAM)],
+        [str(python), str(program)],
         {"TINKER_API_KEY": "tml-test", "TINKER_TELEMETRY": "0", **environ},
         stdin=subprocess.PIPE,
     )
@@ -79,10 +81,19 @@ class Traffic:
         self._served = served
         self._skip = len(served.process.stdout)
 
+    def _lines(self) -> Iterator[re.Match[str]]:
+        return _ACCESS.finditer(self._served.process.stdout[self._skip :])
+
+    def paths(self, *without: str) -> set[str]:
+        """Those below /api/v1 that were asked for, but not these."""
+        asked = {line["path"].partition("?")[0].removeprefix("/api/v1/") for line in self._lines()}
+        return asked - set(without)
+
     def statuses(self, path: str) -> Counter[int]:
         """Of one path below /api/v1."""
-        lines = _ACCESS.finditer(self._served.process.stdout[self._skip :])
-        return Counter(int(line["status"]) for line in lines if line["path"] == f"/api/v1/{path}")
+        return Counter(
+            int(line["status"]) for line in self._lines() if line["path"] == f"/api/v1/{path}"
+        )
 
 
 class Upstreamed:

@@ -6,6 +6,7 @@ They are kept outside the checkout, in the user's cache folder, and made anew wh
 Prints one `VERSION PYTHON` line each. The newest SDK is in the project's own environment.
 """
 
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -21,40 +22,64 @@ OLDER = tuple(
         key=lambda version: [int(part) for part in version.split(".")],
     )
 )
+VERSIONS = (*OLDER, NEWEST)
+DONE = ".installed"
 
 
 def interpreter(version: str) -> Path:
-    """The Python that has this SDK; installs it at the first call.
+    """The Python that has this SDK, once it is installed.
+
+    Raises:
+        LookupError: a version without a lock.
+    """
+    if version == NEWEST:
+        return Path(sys.executable)
+    return _folder(version) / "bin" / "python"
+
+
+def installed(version: str) -> bool:
+    return version == NEWEST or (_folder(version) / DONE).exists()
+
+
+def install(version: str) -> None:
+    """Make its environment where there is none for this lock; one process at a time does it.
 
     Raises:
         LookupError: a version without a lock.
         CalledProcessError: pip failed.
     """
     if version == NEWEST:
-        return Path(sys.executable)
+        return
+    folder = _folder(version)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.busy").open("w") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        if installed(version):
+            return
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run(
+            [
+                interpreter(version),
+                *("-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+                *("--require-hashes", "-r", LOCKS / f"{version}.lock"),
+            ],
+            check=True,
+            stdout=sys.stderr,
+        )
+        (folder / DONE).touch()
+
+
+def _folder(version: str) -> Path:
     lock = LOCKS / f"{version}.lock"
     if not lock.exists():
         raise LookupError(f"no lock for SDK {version}; there are {', '.join(OLDER)} and {NEWEST}")
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = f"sdk-{version}-py{sys.version_info.major}.{sys.version_info.minor}-{digest}"
-    folder = cache / "asgi-gateway" / name
-    python, done = folder / "bin" / "python", folder / ".installed"
-    if not done.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run(
-            [
-                python,
-                *("-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-                *("--require-hashes", "-r", lock),
-            ],
-            check=True,
-            stdout=sys.stderr,
-        )
-        done.touch()
-    return python
+    python = f"py{sys.version_info.major}.{sys.version_info.minor}"
+    return cache / "asgi-gateway" / f"sdk-{version}-{python}-{digest}"
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or (*OLDER, NEWEST):
+    for wanted in sys.argv[1:] or VERSIONS:
+        install(wanted)
         print(wanted, interpreter(wanted))
