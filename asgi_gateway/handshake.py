@@ -128,14 +128,14 @@ class HandshakeHandlers:
 
 
 def _config(client: ClientSettings, journaled: bool) -> dict[str, Any]:
-    """What the SDK is told; batched polls need ids that survive a restart."""
+    """What the SDK is told; batched polls need ids that survive a restart, or they never end."""
     batched = client.sample_use_retrieve_futures
     join = client.sample_join_sampling_session
     return {
         "sample_max_concurrent_requests": client.sample_max_concurrent_requests,
         "sample_dispatch_bytes_semaphore_size": client.sample_dispatch_bytes_semaphore_size,
         "inflight_response_bytes_semaphore_size": client.inflight_response_bytes_semaphore_size,
-        "sample_use_retrieve_futures": journaled if batched is None else batched,
+        "sample_use_retrieve_futures": journaled and batched is not False,
         "sample_join_sampling_session": journaled if join is None else join,
     }
 
