@@ -1,7 +1,6 @@
 """`asgi-gateway serve` on one port for several lives: killed or stopped, and started again."""
 
 import contextlib
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +29,7 @@ class Supervised(Served):
 
     def kill(self) -> None:
         """As the kernel does it: no handler runs, nothing is written any more."""
-        self.process.signal(signal.SIGKILL)
-        self.process.wait()
+        self.process.kill()
 
     def stop(self) -> None:
         """As a supervisor does it; returns when the process is gone."""
