@@ -135,14 +135,14 @@ class HandshakeHandlers:
 
 
 def _config(client: ClientSettings, journaled: bool) -> replies.ClientFlags:
-    """What the SDK is told; batched polls need ids that survive a restart."""
+    """What the SDK is told; batched polls need ids that survive a restart, or they never end."""
     batched = client.sample_use_retrieve_futures
     join = client.sample_join_sampling_session
     return replies.ClientFlags(
         client.sample_max_concurrent_requests,
         client.sample_dispatch_bytes_semaphore_size,
         client.inflight_response_bytes_semaphore_size,
-        journaled if batched is None else batched,
+        journaled and batched is not False,
         journaled if join is None else join,
     )
 

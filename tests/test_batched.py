@@ -225,7 +225,14 @@ async def test_a_repeated_submit_after_a_restart_runs_under_the_same_id(
 async def test_config_switches_batched_polls_on_where_state_is_kept(
     upstream: FakeUpstream, tmp_path: Path
 ) -> None:
-    for flags, expected in (({}, False), ({"state__dir": str(tmp_path)}, True)):
+    kept, flag = {"state__dir": str(tmp_path)}, "client__sample_use_retrieve_futures"
+    for flags, expected in (
+        ({}, False),
+        ({flag: True}, False),
+        (kept, True),
+        ({**kept, flag: True}, True),
+        ({**kept, flag: False}, False),
+    ):
         async with driven(upstream.url, **flags) as gateway:
             config = (await gateway.client.post("/api/v1/client/config", b"{}")).json()
             assert config["sample_use_retrieve_futures"] is expected

@@ -17,6 +17,8 @@ from loadgen.faults import Fault, fault_prompt_id
 from tests.support.processes import Process, Served
 
 PROGRAM = Path(__file__).with_name("sdk_program.py")
+# Futures that are given up, clients that travel; knows the other's commands too.
+FUTURES = ("-m", "tests.contract.futures_program")
 WITHIN_S = 90.0
 EOS = answers.VOCAB - 3
 _ACCESS = re.compile(r'"(?P<method>[A-Z]+) (?P<path>\S+) HTTP/1\.1" (?P<status>\d{3})')
@@ -60,11 +62,14 @@ class Sdk:
 
 @contextlib.contextmanager
 def sdk_process(
-    program: Path = PROGRAM, python: str | Path = sys.executable, **environ: str
+    *program: str | Path, python: str | Path = sys.executable, **environ: str
 ) -> Iterator[Sdk]:
-    """The SDK with a key and without telemetry, unless `environ` says otherwise."""
+    """The SDK with a key and without telemetry, unless `environ` says otherwise.
+
+    program: arguments of Python that start another program than `sdk_program.py`.
+    """
     process = Process(
-        [str(python), str(program)],
+        [str(python), *map(str, program or [PROGRAM])],
         {"TINKER_API_KEY": "tml-test", "TINKER_TELEMETRY": "0", **environ},
         stdin=subprocess.PIPE,
     )

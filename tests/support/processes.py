@@ -132,6 +132,11 @@ class Process:
     def terminate(self) -> None:
         self.signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """No handler runs; returns when it is gone."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Stop it and its workers for a while, so that what happens meanwhile meets it at once."""

@@ -164,7 +164,7 @@ def running(made: Combination, upstream: StandIn, state: Path) -> Iterator[Clien
     with (
         under("uvicorn", upstream.url, **settings) as gateway,
         relay(gateway.port) as between,
-        sdk_process(PROGRAM, python, TINKER_TELEMETRY="1") as sdk,
+        sdk_process(PROGRAM, python=python, TINKER_TELEMETRY="1") as sdk,
     ):
         yield Client(made, sdk, gateway, between, upstream)
         assert "Traceback" not in gateway.process.stderr, gateway.process.stderr
