@@ -49,6 +49,20 @@ class Held:
         urlopen(Request(f"{self.url}/{path}", method="POST"), timeout=5).close()
 
 
+def wait_promised(gateway: Served, held: Held, count: int) -> None:
+    """Until the SDK has read what its submits were answered: before, it has no id to cancel.
+
+    A poll for each sample tells where samples are polled one by one; nothing does where one poll
+    serves all, so that one gets a moment.
+    """
+    held.wait_running(count)
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        if metrics(gateway.url)["asgi_gateway_polls_inflight"] >= count:
+            return
+        time.sleep(0.02)
+
+
 @pytest.fixture(scope="module")
 def sdk() -> Iterator[Sdk]:
     with sdk_process(*FUTURES) as running:
@@ -101,7 +115,7 @@ def test_a_future_that_is_given_up_ends_its_sample(
 ) -> None:
     """By cancel(), or awaited with a timeout; the other samples go on."""
     sdk.ask("start", name="a", base_url=gateway.url, cases=cases(6))
-    held.wait_running(6)
+    wait_promised(gateway, held, 6)
     began = time.monotonic()
     if how == "cancel":
         assert sdk.ask("cancel", name="a", count=4) == {"cancelled": [True] * 4}
