@@ -220,6 +220,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sampling.close()
+        await self._catalog.close()
         await self._client.close()
         if self._trainer is not None:
             await self._trainer.close()

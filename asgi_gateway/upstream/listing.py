@@ -46,15 +46,32 @@ class Listing:
 
     async def refresh(self) -> None:
         """Ask every upstream once; callers that come meanwhile share the answer."""
-        if self._refreshing is None:
-            self._refreshing = asyncio.ensure_future(self._ask_all())
-            self._refreshing.add_done_callback(self._refreshed)
-        asking = self._refreshing
-        # Never without a turn of the loop, as shield() would where the round has just ended: who
-        # waits for the next one would ask for it for ever before this one is put away.
+        asking = self._ask()
         await asyncio.wait([asking])
         if not asking.cancelled():
             asking.result()
+
+    def refresh_soon(self) -> None:
+        """Begin to ask unless that was done a moment ago, and wait for nothing."""
+        if not self._asked_just_now:
+            self._ask()
+
+    async def close(self) -> None:
+        """Stop asking; whoever waits for an answer goes on with what is known."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
+
+    def _ask(self) -> "asyncio.Task[None]":
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._ask_all())
+            self._refreshing.add_done_callback(self._refreshed)
+        return self._refreshing
+
+    @property
+    def _asked_just_now(self) -> bool:
+        asked_at = self._asked_at
+        return asked_at is not None and self._clock.now() - asked_at < MIN_REFRESH_S
 
     def _refreshed(self, _: object) -> None:
         self._refreshing = None
@@ -84,7 +101,7 @@ class Listing:
         Raises:
             Unready: no upstream has ever answered.
         """
-        if self._asked_at is None or self._clock.now() - self._asked_at >= MIN_REFRESH_S:
+        if not self._asked_just_now:
             await self.refresh()
         self._require_any()
 
