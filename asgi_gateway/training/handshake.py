@@ -44,15 +44,13 @@ class TrainerHandshake(HandshakeHandlers):
 
     async def _model(self, request: protocol.CreateSamplingSession, call: Call) -> Model:
         """As without a trainer; an adapter that no upstream lists yet may be one that it saved."""
-        try:
+        path = request.model_path
+        if path is None or self._catalog.lists(path):
             return await super()._model(request, call)
-        except Malformed:
-            if request.model_path is None:
-                raise
-            base_model = await self._trainer.base_of(request.model_path, call.scope)
-            if base_model is None:
-                raise
-        return await self._catalog.resolve(base_model, request.model_path, trusted=True)
+        base_model = await self._trainer.base_of(path, call.scope)
+        if base_model is None:
+            return await super()._model(request, call)
+        return await self._catalog.resolve(base_model, path, trusted=True)
 
     async def session_heartbeat(self, call: Call) -> Reply:
         session = await self._session(_HEARTBEAT(call.body).session_id, call)

@@ -102,7 +102,12 @@ class Catalog:
 
     async def _resolve_path(self, text: str, base_model: str | None, trusted: bool) -> Model:
         path = parse(text, "model_path")
-        served = await self._find(path)
+        if trusted and (base_model is not None or self._only_base is not None):
+            # Its first samples need not wait for a list that will name it, or not, a moment later.
+            self._listing.refresh_soon()
+            served = self._served(path)
+        else:
+            served = await self._find(path)
         if served is not None:
             base = self._base_model(served, base_model)
         elif not trusted:
@@ -116,9 +121,19 @@ class Catalog:
         return Model(self._naming.adapter(path), base, _salt(str(path)), text)
 
     async def _find(self, path: TinkerPath) -> ServedModel | None:
-        name = self._naming.adapter(path)
-        await self._listing.look_for(lambda: name in self._listing.served)
-        return self._listing.served.get(name)
+        await self._listing.look_for(lambda: self._served(path) is not None)
+        return self._served(path)
+
+    def _served(self, path: TinkerPath) -> ServedModel | None:
+        return self._listing.served.get(self._naming.adapter(path))
+
+    def lists(self, model_path: str) -> bool:
+        """Whether an upstream lists the weights at a path, as far as is known now.
+
+        Raises:
+            Malformed: it is no such path.
+        """
+        return self._served(parse(model_path)) is not None
 
     def _not_loaded(self, field: str, path: TinkerPath) -> str:
         adapter = self._naming.adapter(path)

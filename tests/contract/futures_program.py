@@ -102,7 +102,28 @@ def pool(
         return processes.map(partial(sampled, form, data), batches, chunksize=1)
 
 
+def sampled_from(
+    sampling_session_id: str, cases: list[dict[str, Any]], base_url: str
+) -> list[dict[str, Any]]:
+    """What a sampler sampled of which only the id is known."""
+    made = tinker.SamplingClient.create(
+        service(base_url).holder, sampling_session_id=sampling_session_id
+    )
+    return [answered(future) for future in submitted(made.result(WITHIN_S), cases)]
+
+
 # --- a whole run ----------------------------------------------------------------------------------
+
+
+def carry_minted(base_url: str) -> dict[str, Any]:
+    """The client of a save, pickled."""
+    run = service(base_url).create_lora_training_client("stand-in", rank=8).result(WITHIN_S)
+    sampler = run.save_weights_and_get_sampling_client().result(WITHIN_S)
+    return {
+        "run": run.model_id,
+        "sampler": sampler._sampling_session_id,
+        "pickle": base64.b64encode(pickle.dumps(sampler)).decode(),
+    }
 
 
 def train_and_sample(base_url: str, rounds: int, count: int) -> list[dict[str, Any]]:
@@ -136,6 +157,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "carry": carry,
     "sampled": sampled,
     "pool": pool,
+    "sampled_from": sampled_from,
+    "carry_minted": carry_minted,
     "train_and_sample": train_and_sample,
 }
 

@@ -46,4 +46,5 @@ async def opened(*urls: str, **settings: Any) -> AsyncIterator[Opened]:
         await catalog.refresh()
         yield Opened(catalog, clock)
     finally:
+        await catalog.close()
         await client.close()

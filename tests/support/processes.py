@@ -228,7 +228,7 @@ def under(server: str, upstream: str, *extra: str, **settings: object) -> Iterat
     port = free_port()
     command = server_command(server, port, *extra)
     with process(command, environment(upstream__urls=upstream, **settings)) as started:
-        started.wait_for(lambda: _answers(port), "answer on its port")
+        started.wait_for(lambda: answers(port), "answer on its port")
         yield Served(server, port, started)
 
 
@@ -252,7 +252,7 @@ def environment(**settings: object) -> dict[str, str]:
     return {f"ASGI_GATEWAY_{name.upper()}": str(value) for name, value in settings.items()}
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     """Whether a health check is answered; a listening socket alone proves no application."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0) as wire:
         wire.sendall(b"GET /api/v1/healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")

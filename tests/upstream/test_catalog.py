@@ -1,6 +1,7 @@
 """Which weights a client's name or path stands for."""
 
 import re
+import time
 
 import pytest
 
@@ -123,8 +124,20 @@ async def test_a_path_of_the_trainer_itself_needs_no_listing(upstream: FakeUpstr
         model = await made.later().resolve("Org/Told", SAMPLER, trusted=True)
         assert model.base_model == "Org/Told"
         serve(upstream, {**BASE, "id": "a"}, {**BASE, "id": "b"})
+        await made.later().refresh()
         with pytest.raises(Malformed, match="is not known; give base_model too"):
             await made.later().resolve(None, SAMPLER, trusted=True)
+
+
+async def test_a_path_of_the_trainer_waits_for_no_list(upstream: FakeUpstream) -> None:
+    serve(upstream, BASE)
+    async with opened(upstream.url) as made:
+        # The clock stands still: a list would be waited for half a second of real time.
+        began = time.monotonic()
+        for number in range(5):
+            path = f"tinker://run/sampler_weights/{number}"
+            assert (await made.catalog.resolve(None, path, trusted=True)).model_path == path
+        assert time.monotonic() - began < MIN_REFRESH_S
 
 
 async def test_the_path_wins_over_the_base_model(upstream: FakeUpstream) -> None:
