@@ -394,6 +394,36 @@ def test_a_sample_larger_than_the_whole_budget_runs_alone() -> None:
     store.admit(1)
 
 
+def full_of_results() -> tuple[MemoryStore, Record, list[Record]]:
+    """One running, three settled of 7 bytes (the last delivered first), and one without room."""
+    store = new_store(max_bytes=261)
+    settled = [brought_to(store, State.SUCCEEDED, seq_id) for seq_id in range(3)]
+    store.delivered(settled[2], START_AT + 1)
+    brought_to(store, State.RUNNING, 3)
+    queued = accepted(store, 4, body=b"", reserve=100 + 4)
+    assert store.charged_bytes == 3 * 7 + 140
+    return store, queued, settled
+
+
+@pytest.mark.parametrize(
+    ("more_bytes", "dropped"),
+    [(-4, []), (0, [2]), (3, [2]), (4, [2, 0]), (17, [2, 0, 1]), (18, [])],
+)
+def test_room_is_made_of_the_oldest_delivered_and_then_of_the_oldest(
+    more_bytes: int, dropped: list[int]
+) -> None:
+    store, queued, settled = full_of_results()
+    queued.reserve_bytes += more_bytes
+    assert store.has_room(queued) is (more_bytes == -4)
+    assert store.make_room(queued) == len(dropped)
+    gone = [number for number, record in enumerate(settled) if record.state is State.GONE]
+    assert gone == sorted(dropped)
+    assert store.has_room(queued) is (more_bytes < 18), "and none for nothing"
+    # Who has it need not be told; who has not must be.
+    lost = {number for number in dropped if store.targets.is_lost(settled[number].request_id)}
+    assert lost == set(dropped) - {2}
+
+
 # --- the same sample again (policies 4) ---------------------------------------------------------
 
 

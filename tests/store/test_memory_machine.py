@@ -19,6 +19,8 @@ from tests.store.records import DELIVERED_S, UNDELIVERED_S, WORK_S, new_record, 
 from tests.support.clock import ManualClock
 
 MAX_IN_FLIGHT, MAX_BYTES = 6, 600
+# Large enough that settled results are often what stands in the way.
+RESULT_BYTES = 150
 UNFINISHED = (State.QUEUED, State.RUNNING)
 # Whole lifetimes too, so that a deadline is met exactly.
 PASSED_S = st.sampled_from([0.0, 1.0, DELIVERED_S, DELIVERED_S - 1, WORK_S, WORK_S - 1, 5000.0])
@@ -34,11 +36,18 @@ class Expected:
         self.reserved_bytes = 0
         self.outcome_bytes = 0
         self.result_bytes = 0
+        self.json_bytes = 0
+        # Gone before its client was told.
+        self.lost = False
         self.clock: tuple[str, float] | None = None
 
     @property
+    def key(self) -> tuple[str, int]:
+        return self.record.sampling_session_id, self.record.seq_id
+
+    @property
     def charged_bytes(self) -> int:
-        return self.body_bytes + self.reserved_bytes + self.outcome_bytes
+        return self.body_bytes + self.reserved_bytes + self.outcome_bytes + self.json_bytes
 
     def settle(self, state: State, outcome_bytes: int, now: float) -> None:
         self.state = state
@@ -47,9 +56,11 @@ class Expected:
         self.result_bytes = outcome_bytes if state is State.SUCCEEDED else 0
         self.clock = ("undelivered", now + UNDELIVERED_S)
 
-    def gone(self) -> None:
+    def gone(self, *, lost: bool = False) -> None:
         self.settle(State.GONE, 0, 0.0)
+        self.json_bytes = 0
         self.clock = None
+        self.lost = lost
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -98,7 +109,9 @@ class StoreMachine(RuleBasedStateMachine):
         if isinstance(found, Lost):
             # Gone before its client knew: accepted again, and never beside one that is held.
             assert not same
-            assert self.store.targets.is_lost(found.request_id)
+            assert [
+                e.record.request_id for e in self.all if e.lost and e.key == (session, seq_id)
+            ] == [found.request_id]
         else:
             assert found is (same[0] if same else None)
         if isinstance(found, Record):
@@ -121,7 +134,11 @@ class StoreMachine(RuleBasedStateMachine):
     def _accept(self, session: str, seq_id: int, size: int, reserve: int) -> None:
         record = new_record(seq_id, session=session, body=b"x" * size, reserve=reserve)
         self.store.accept(record)
-        self.all.append(Expected(record))
+        accepted = Expected(record)
+        for expected in self.all:
+            if expected.key == accepted.key:
+                expected.lost = False  # the new sample stands for it
+        self.all.append(accepted)
 
     @rule(data=st.data(), event=st.sampled_from(list(Event)))
     def anything(self, data: Any, event: Event) -> None:
@@ -162,7 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
             elif event is Event.RETRY:
                 done = store.retry(record)
             elif event is Event.SUCCEED:
-                done = store.succeed(record, b"r" * 25, now)
+                done = store.succeed(record, b"r" * RESULT_BYTES, now)
             elif event is Event.FAIL:
                 done = store.fail(record, Failure("f" * 9, "server"), now)
             elif event is Event.CANCEL:
@@ -181,7 +198,7 @@ class StoreMachine(RuleBasedStateMachine):
         elif event is Event.RETRY:
             expected.state, expected.reserved_bytes, expected.clock = State.QUEUED, 0, None
         elif event is Event.SUCCEED:
-            expected.settle(State.SUCCEEDED, 25, now)
+            expected.settle(State.SUCCEEDED, RESULT_BYTES, now)
         elif event is Event.FAIL:
             expected.settle(State.FAILED, 9, now)
         elif event is Event.CANCEL:
@@ -206,6 +223,47 @@ class StoreMachine(RuleBasedStateMachine):
         if expected.state in SETTLED:
             expected.clock = ("delivered", self.now + DELIVERED_S)
 
+    @precondition(lambda self: self.all)
+    @rule(data=st.data(), mine=st.booleans())
+    def acknowledge(self, data: Any, mine: bool) -> None:
+        """Some of all ids that there ever were, twice, and one that never was."""
+        told = data.draw(st.lists(st.sampled_from(self.all), max_size=3))
+        ids = [e.record.request_id for e in told]
+        self.store.acknowledge([*ids, "id-x", *ids], "caller" if mine else "another")
+        for expected in told if mine else []:
+            expected.lost = False
+            if expected.state in SETTLED:
+                expected.gone()
+
+    @precondition(lambda self: self.held(State.SUCCEEDED))
+    @rule(data=st.data())
+    def old_client(self, data: Any) -> None:
+        """The first delivery as JSON keeps that form too."""
+        expected = data.draw(st.sampled_from(self.held(State.SUCCEEDED)))
+        if not expected.json_bytes:
+            self.store.keep_json(expected.record, b"j" * 33)
+            expected.json_bytes = 33
+
+    @precondition(lambda self: self.held(State.QUEUED))
+    @rule(data=st.data())
+    def make_room(self, data: Any) -> None:
+        """For a sample that could not start: the oldest delivered go first, no more than needed."""
+        queued = data.draw(st.sampled_from(self.held(State.QUEUED))).record
+        settled = {e.record: e for e in self.held(*SETTLED)}
+        in_order = [*self.store._delivered._due_at, *self.store._undelivered._due_at]
+        assert set(in_order) == set(settled)
+        expected: list[Expected] = []
+        charged = sum(e.charged_bytes for e in self.all)
+        unsettled = charged - sum(e.charged_bytes for e in settled.values())
+        if self.held(State.RUNNING) and unsettled + queued.reserve_bytes <= MAX_BYTES:
+            while charged + queued.reserve_bytes > MAX_BYTES:
+                expected.append(settled[in_order[len(expected)]])
+                charged -= expected[-1].charged_bytes
+        assert self.store.make_room(queued) == len(expected)
+        for each in expected:
+            assert each.clock is not None
+            each.gone(lost=each.clock[0] == "undelivered")
+
     @rule(passed_s=PASSED_S, budget=st.integers(1, 3))
     def time_passes(self, passed_s: float, budget: int) -> None:
         """Sweeps until nothing more is due, as the ticker does over its turns."""
@@ -220,7 +278,7 @@ class StoreMachine(RuleBasedStateMachine):
         for expected in self.all:
             if expected.clock is not None and expected.clock[1] <= self.now:
                 assert expected.clock[0] != "work", "overdue work was not named"
-                expected.gone()
+                expected.gone(lost=expected.clock[0] == "undelivered")
 
     @precondition(lambda self: self.overdue)
     @rule()
@@ -288,12 +346,23 @@ class StoreMachine(RuleBasedStateMachine):
         assert all(target.by_seq or target.lost for target in targets), "an empty target"
 
     @invariant()
+    def lost_is_what_its_client_was_not_told(self) -> None:
+        lost = {e.record.request_id for e in self.all if e.lost}
+        assert self.store.targets._lost.keys() == lost
+        assert lost == {
+            note.request_id
+            for target in self.store.targets._targets.values()
+            for note in target.lost.values()
+        }
+
+    @invariant()
     def only_what_may_be_sent_keeps_its_prompt(self) -> None:
         for expected in self.all:
             kept = expected.record.body
             assert len(kept or b"") == expected.body_bytes
             if expected.state is State.GONE:
                 assert expected.record.result is None
+                assert expected.record.result_json is None
 
 
 TestStoreMachine = StoreMachine.TestCase
