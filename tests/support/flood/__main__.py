@@ -32,7 +32,7 @@ def main() -> int:
     )
     add("--fault-every", type=int, default=0, metavar="N", help="interrupt each N-th sample once")
     add("--within-s", type=float, default=900.0, help="what has no outcome by then is lost")
-    add("--state-dir", help="the gateway's state.dir")
+    add("--state-dir", help="the gateway's state.dir; a fresh one unless given")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="a gateway setting")
     add("--profile", metavar="FILE", help="run the gateway under cProfile")
     add("--json", metavar="FILE", help="write the report there too")

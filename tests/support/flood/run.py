@@ -5,6 +5,7 @@ import contextlib
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -201,9 +202,12 @@ async def run(plan: Plan) -> Report:
     if plan.client_core is not None:
         os.sched_setaffinity(0, {plan.client_core})
     with (
+        tempfile.TemporaryDirectory(prefix="flood-state-") as fresh,
         serving(_stand_in(plan), core=plan.client_core) as stand_in,
         serving(
-            _gateway(plan, stand_in.port), environ=_settings(plan), core=plan.gateway_core
+            _gateway(plan, stand_in.port),
+            environ=_settings(plan, plan.state_dir or fresh),
+            core=plan.gateway_core,
         ) as gateway,
         probing(gateway) as probe,
     ):
@@ -228,10 +232,10 @@ def _gateway(plan: Plan, upstream_port: int) -> Sequence[str]:
     return [*command, "--upstream", f"http://127.0.0.1:{upstream_port}"]
 
 
-def _settings(plan: Plan) -> Mapping[str, str]:
-    settings = {"client.sample_use_retrieve_futures": "true", **plan.settings}
-    if plan.state_dir is not None:
-        settings["state.dir"] = plan.state_dir
+def _settings(plan: Plan, state_dir: str) -> Mapping[str, str]:
+    """Batched polls are offered where a journal is kept, so that one always is."""
+    settings = {"client.sample_use_retrieve_futures": "true", "state.dir": state_dir}
+    settings |= plan.settings
     return {
         f"ASGI_GATEWAY_{path.replace('.', '__').upper()}": value for path, value in settings.items()
     }
