@@ -6,6 +6,7 @@ operator; the comments here say why a default is what it is.
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,10 @@ from msgspec import Meta
 
 ENVIRONMENT_PREFIX: Final = "ASGI_GATEWAY_"
 FILE_VARIABLE: Final = "ASGI_GATEWAY_CONFIG"
+# What Kubernetes puts into every container beside a Service called asgi-gateway.
+_OF_KUBERNETES: Final = re.compile(
+    rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)"
+)
 SECRETS: Final = frozenset({"id_key"})
 # Version 2 and version 1, as a container sees its own limit.
 CGROUP_LIMITS: Final = (
@@ -243,7 +248,11 @@ def _flatten(
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     for name, value in environ.items():
-        if name.startswith(ENVIRONMENT_PREFIX) and name != FILE_VARIABLE:
+        if (
+            name.startswith(ENVIRONMENT_PREFIX)
+            and name != FILE_VARIABLE
+            and not _OF_KUBERNETES.fullmatch(name)
+        ):
             yield name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", "."), value
 
 

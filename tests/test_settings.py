@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 import asgi_gateway
-from asgi_gateway import Settings
 from asgi_gateway.__main__ import EXIT_USAGE, main
-from asgi_gateway.settings import Loaded, SettingsError, leaves, load, memory_limit_bytes
+from asgi_gateway.settings import (
+    Loaded,
+    ServerSettings,
+    Settings,
+    SettingsError,
+    leaves,
+    load,
+    memory_limit_bytes,
+)
 
 SECRET = "sixteen characters and more"
 
@@ -510,3 +517,18 @@ def test_a_wrong_command_line_exits_2(cli: Cli, argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli(*argv)
     assert caught.value.code == EXIT_USAGE
+
+
+def test_what_kubernetes_says_of_a_service_of_our_name_is_not_ours() -> None:
+    environ = {
+        "ASGI_GATEWAY_SERVICE_HOST": "10.0.0.7",
+        "ASGI_GATEWAY_SERVICE_PORT": "8000",
+        "ASGI_GATEWAY_SERVICE_PORT_HTTP": "8000",
+        "ASGI_GATEWAY_PORT": "tcp://10.0.0.7:8000",
+        "ASGI_GATEWAY_PORT_8000_TCP": "tcp://10.0.0.7:8000",
+        "ASGI_GATEWAY_PORT_8000_TCP_ADDR": "10.0.0.7",
+        "ASGI_GATEWAY_SERVER__PORT": "8001",
+    }
+    assert load(environ=environ).settings == Settings(server=ServerSettings(port=8001))
+    with pytest.raises(SettingsError, match="portt"):
+        load(environ={"ASGI_GATEWAY_PORTT": "1"})
