@@ -56,7 +56,7 @@ class Metrics:
         _family(lines, name, "summary", "Time of samples in each stage.", ())
         for stage in STAGES:
             label = f'{{stage="{stage}"}}'
-            lines.append(f"{PREFIX}{name}_sum{label} {self.stage_s[stage]:g}")
+            lines.append(f"{PREFIX}{name}_sum{label} {self.stage_s[stage]}")
             lines.append(f"{PREFIX}{name}_count{label} {self.stage_samples[stage]}")
         dropped: list[tuple[dict[str, str], float]] = [({}, self.evicted_for_room)]
         _family(lines, "evicted_for_room_total", "counter", "Results dropped early.", dropped)
