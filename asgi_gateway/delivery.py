@@ -86,6 +86,8 @@ class Delivery:
             lambda waker: targets.park(sampling_session_id, clone, waker),
             lambda waker: targets.unpark(sampling_session_id, clone, waker),
         )
+        if sampling_session_id not in targets:
+            return Page([], prev_cursor)  # finished meanwhile: it must not come to life again
         return targets.page(sampling_session_id, clone, prev_cursor, COMPLETIONS_PER_PAGE)
 
     async def nothing(self, peer: Peer, timeout_s: float | None) -> None:

@@ -182,6 +182,20 @@ async def test_a_finished_session_is_never_404(upstream: FakeUpstream) -> None:
         assert unknown.status == 404
 
 
+async def test_a_poll_that_is_held_as_its_session_finishes_leaves_nothing(
+    upstream: FakeUpstream,
+) -> None:
+    async with driven(upstream.url) as gateway:
+        await gateway.handshake()
+        held = poll(gateway, 7)
+        await turns()
+        finish = f"/api/v1/sessions/{gateway.session_id}/finish"
+        await gateway.client.post(finish, {"reason": {"type": "success"}})
+        await gateway.advance(31)
+        assert (await held.response()).json() == {"completions": [], "cursor": 7}
+        assert len(gateway.gateway._store.targets) == 0
+
+
 @pytest.mark.parametrize("prev_cursor", [0, 3, 2**40, 2**60, -1])
 async def test_after_a_restart_open_samples_are_reported_whatever_the_cursor(
     upstream: FakeUpstream, tmp_path: Path, prev_cursor: int

@@ -61,6 +61,9 @@ class Targets:
     def __len__(self) -> int:
         return len(self._targets)
 
+    def __contains__(self, sampling_session_id: str) -> bool:
+        return sampling_session_id in self._targets
+
     @property
     def lost(self) -> int:
         return len(self._lost)
