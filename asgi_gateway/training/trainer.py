@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 API: Final = "/api/v1"
 # The SDK beats every 10 s per process; clones of one session beat too.
 BEAT_EVERY_S: Final = 5.0
-# Saves whose outcome nobody has fetched yet, and samplers that nobody has sampled from yet.
+# Sessions with a heartbeat, saves whose outcome nobody has fetched yet, and samplers that nobody
+# has sampled from yet.
 MAX_REMEMBERED: Final = 10_000
 # The result of a save is a few short strings.
 RESULT_CAP_BYTES: Final = 64 << 10
@@ -51,7 +52,7 @@ class Trainer:
     def __init__(self, ask: Ask, clock: Clock) -> None:
         self._ask = ask
         self._clock = clock
-        self._beats: dict[str, float] = {}
+        self._beats: OrderedDict[str, float] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._saves: OrderedDict[str, str] = OrderedDict()
         self._paths: OrderedDict[str, str] = OrderedDict()
@@ -71,7 +72,7 @@ class Trainer:
         now = self._clock.now()
         if now - self._beats.get(session_id, float("-inf")) < BEAT_EVERY_S:
             return
-        self._beats[session_id] = now
+        _remember(self._beats, session_id, now)
         task = asyncio.create_task(self._beat(session_id, scope))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -253,5 +254,6 @@ def _save_key(body: bytes) -> str | None:
 
 def _remember(kept: OrderedDict[str, V], key: str, value: V) -> None:
     kept[key] = value
+    kept.move_to_end(key)
     while len(kept) > MAX_REMEMBERED:
         kept.popitem(last=False)
