@@ -42,7 +42,8 @@ def replay(events: Iterable[Event]) -> Recovered:
     """Apply events in order.
 
     Every event may come twice and refer to what is not known: a crash in the middle of compaction
-    leaves copies, and a damaged record may have named the session. Ids are never used again.
+    leaves copies, and a damaged record may have named the session. Ids that we made are never used
+    again.
     """
     epochs: dict[str, None] = {}
     cursor_base = 0
@@ -69,7 +70,9 @@ def replay(events: Iterable[Event]) -> Recovered:
                 case SessionFinished(session_id):
                     finished.add(session_id)
                 case SessionForgotten(session_id):
+                    # A trainer may name one again.
                     sessions.pop(session_id, None)
+                    finished.discard(session_id)
                 case SamplingMade(sampling_session_id):
                     sampling.setdefault(sampling_session_id, event)
                 case Joined(sampling_session_id, counter):

@@ -91,6 +91,12 @@ def test_a_finished_session_is_known_and_a_forgotten_one_is_not() -> None:
     assert forgotten == Recovered()
 
 
+def test_a_session_that_is_made_again_is_not_finished() -> None:
+    ends: list[Event] = [SessionFinished("session"), SessionForgotten("session")]
+    again = replay([SESSION, *ends, SESSION, SAMPLER, sample("a")])
+    assert (again.finished, again.samples) == (set(), [sample("a")])
+
+
 def test_what_refers_to_a_lost_record_is_left_out() -> None:
     recovered = replay([SAMPLER, sample("a"), Joined("sampler", 1), SessionFinished("session")])
     assert recovered == Recovered(dropped=1)
