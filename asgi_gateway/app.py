@@ -279,6 +279,10 @@ class Gateway:
         gauge(
             "charged_bytes", "Bytes counted against store.max_bytes.", lambda: store.charged_bytes
         )
+        gauge("samples_lost", "Lost, and not told to their clients.", lambda: store.targets.lost)
+        if (keeper := self._keeper) is not None:
+            gauge("journal_healthy", "1 while it is written.", lambda: int(keeper.healthy))
+            gauge("journal_bytes", "Size of the journal.", lambda: keeper.nbytes)
         gauge("sessions", "Sessions known.", lambda: len(self._sessions))
         gauge(
             "late_events", "Lost races, such as a result after a cancel.", lambda: store.late_events

@@ -1,6 +1,7 @@
 """Metrics say where samples are, so that a stalled middle is obvious from one scrape."""
 
 import asyncio
+from pathlib import Path
 
 from asgi_gateway.metrics import Metrics
 from tests.support.asgi_client import turns
@@ -55,3 +56,16 @@ def test_large_numbers_are_exact() -> None:
     assert "asgi_gateway_charged_bytes 12345678901" in lines
     assert "asgi_gateway_ratio 0.25" in lines
     assert "asgi_gateway_bugs_total 0" in lines
+
+
+async def test_every_number_is_one_with_a_journal_too(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    async with driven(upstream.url, state__dir=str(tmp_path)) as gateway:
+        await gateway.handshake()
+        text = await scraped(gateway)
+        for line in text.decode().splitlines():
+            if not line.startswith("#"):
+                float(line.rpartition(" ")[2])
+        assert metric(text, "journal_healthy") == 1
+        assert metric(text, "journal_bytes") > 0

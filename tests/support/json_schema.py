@@ -117,7 +117,9 @@ class Validator:
                     else:
                         yield from self._problems(item, rule, f"{at}[{index}]")
             case _ if keyword not in _CONTAINERS:
-                raise NotImplementedError(keyword)
+                raise ValueError(
+                    f"no schema of ours uses {keyword}, so this validator does not know it"
+                )
 
 
 _CONTAINERS = {

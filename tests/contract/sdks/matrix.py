@@ -112,7 +112,7 @@ class Client:
 
     def needs(self, feature: str) -> None:
         if not self.has(feature):
-            pytest.skip("not in this SDK")
+            pytest.skip("this SDK release does not have the feature")
 
     @property
     def polls(self) -> str:

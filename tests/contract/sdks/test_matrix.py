@@ -164,7 +164,7 @@ def test_protobuf(client: Client) -> None:
 def test_json(client: Client) -> None:
     """Results as JSON."""
     if client.made.at_least("0.25.0"):
-        pytest.skip("not in this SDK")
+        pytest.skip("this SDK release does not have the feature")
     # Those that take both get to see only this.
     client.relay.replace = (f"{PROTOBUF}, {JSON}".encode(), JSON.encode())
     answer, reply = client.relayed_sample(
