@@ -42,6 +42,8 @@ from asgi_gateway.training.handshake import TrainerHandshake
 from asgi_gateway.training.proxy import Proxy
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.client import Client
+from asgi_gateway.upstream.exchange import Transport
+from asgi_gateway.upstream.pool import Pool
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +82,16 @@ class Gateway:
             ledger=ledger,
         )
         self._client = Client(settings.upstream)
+        self._transport: Transport = (
+            Pool(settings.upstream) if settings.upstream.transport == "httptools" else self._client
+        )
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
         self._metrics = Metrics()
         self._sampling = Sampling(
             settings=settings,
             clock=self._clock,
             store=self._store,
-            client=self._client,
+            transport=self._transport,
             ids=ids,
             metrics=self._metrics,
         )
@@ -198,6 +203,8 @@ class Gateway:
             raise Unready("this gateway was closed")
         if self._ticker is None:
             self._client.open()
+            if self._transport is not self._client:
+                self._transport.open()
             if isinstance(self._behind, Proxy):
                 self._behind.open()
             self._ticker = asyncio.create_task(self._tick_for_ever())
@@ -219,8 +226,10 @@ class Gateway:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._sampling.close()
+        self._sampling.close()
         await self._catalog.close()
+        if self._transport is not self._client:
+            await self._transport.close()
         await self._client.close()
         if self._trainer is not None:
             await self._trainer.close()

@@ -4,10 +4,8 @@ A sample belongs to its promise, not to a connection: a dropped poll cancels not
 in exactly one settlement. What an upstream outcome means for it is in `docs/behaviour.md`.
 """
 
-import asyncio
 import hashlib
 import logging
-import random
 from typing import Final
 
 from asgi_gateway.clock import Clock
@@ -16,8 +14,6 @@ from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
 from asgi_gateway.delivery import UNFINISHED, Delivery
 from asgi_gateway.errors import (
-    Aborted,
-    EngineFault,
     Gone,
     Interrupted,
     Overdue,
@@ -33,16 +29,14 @@ from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.choice import Choice
-from asgi_gateway.upstream.client import Client, Exchange
 from asgi_gateway.upstream.dispatch import Dispatch
-from asgi_gateway.upstream.poison import PoisonGuard
+from asgi_gateway.upstream.exchange import Exchange, Transport
+from asgi_gateway.upstream.remedy import Remedies, Retry
 from asgi_gateway.upstream.request import UpstreamRequest
+from asgi_gateway.upstream.verdict import judge
 
 log = logging.getLogger(__name__)
 
-ENGINE_FAULT_RETRY_S: Final = 1.0
-BACKOFF_START_S: Final = 0.5
-BACKOFF_CAP_S: Final = 15.0
 # A sample whose answer finds no room for so long takes it from results that nobody fetches.
 MAKE_ROOM_AFTER_S: Final = 30.0
 SWEEP_BUDGET: Final = 2048
@@ -62,20 +56,22 @@ class Sampling:
         settings: Settings,
         clock: Clock,
         store: MemoryStore,
-        client: Client,
+        transport: Transport,
         ids: Ids,
         metrics: Metrics,
     ) -> None:
-        self._upstream = settings.upstream
+        self._read_timeout_s = settings.upstream.read_timeout_s
         self._clock = clock
         self._store = store
-        self._client = client
+        self._transport = transport
         self._ids = ids
         self._metrics = metrics
         self._choice = Choice(settings.upstream)
-        self._poison = PoisonGuard(settings.upstream.poison_after)
+        self._remedies = Remedies(settings.upstream)
         self._decoder = Decoder(settings.missing_logprobs)
-        self._dispatch = Dispatch(store, clock, settings.upstream.max_connections, self.run)
+        self._dispatch = Dispatch(
+            store, clock, transport, settings.upstream.max_connections, self._begin
+        )
         self.delivery = Delivery(store, clock, settings.poll)
 
     # --- accept ----------------------------------------------------------------------------------
@@ -114,118 +110,103 @@ class Sampling:
 
     # --- run -------------------------------------------------------------------------------------
 
-    async def run(self, record: Record, exchange: Exchange) -> None:
-        """Send one RUNNING record upstream and settle it, or put it back in line."""
+    def _begin(self, record: Record) -> Exchange:
+        """Send one RUNNING record upstream."""
         self._metrics.stage("queued", record.started_at - record.accepted_at)
+        run = _Run(self, record)
+        self._send(run)
+        return run
+
+    def _send(self, run: "_Run") -> None:
+        record = run.record
+        run.url = self._choice.url(record)
+        self._transport.send(
+            run,
+            run.url,
+            record.body or b"",
+            request_id=record.request_id,
+            affinity=self._choice.affinity(record),
+            fresh=run.fresh,
+        )
+
+    def answering(self, run: "_Run") -> None:
+        self._store.drop_prompt(run.record)
+
+    def answered(self, run: "_Run", status: int, body: bytes, retry_after: str | None) -> None:
+        """The upstream's whole answer: a result, or what it says went wrong."""
+        record = run.record
         try:
-            answer = await self._post(record, exchange)
-            if names_other_request(answer, record.request_id):
+            if status != 200:
+                failure = judge(status, body, retry_after)
+                if failure is not None:
+                    raise failure
+            if names_other_request(body, record.request_id):
                 raise Interrupted("the upstream answered another request on this connection")
-            result = encode(self._decoder.decode(answer, record.want, record.prompt_tokens))
-            outcome = "ok"
-            self._poison.succeeded(record.digest, exchange.url)
-            if self._store.succeed(record, result, self._clock.now()):
-                self._settled(record)
-        except UpstreamError as error:
-            outcome = type(error).__name__.lower()
-            self._settle_failed(record, error, exchange)
-        except asyncio.CancelledError:
-            # Whoever aborted has settled the record; if nobody did, the process is stopping.
-            outcome = "aborted"
-            if record.state is State.RUNNING:
-                self._evict(record, told=False)
-        except Exception:
-            log.exception("bug while running %s", record.request_id)
-            outcome = "bug"
+            result = encode(self._decoder.decode(body, record.want, record.prompt_tokens))
+        except Exception as error:  # noqa: BLE001 - told apart there
+            self.failed(run, error)
+            return
+        self._remedies.succeeded(record, run.url)
+        if self._store.succeed(record, result, self._clock.now()):
+            self._settled(record)
+        self._ended(run, "ok")
+
+    def failed(self, run: "_Run", error: Exception) -> None:
+        """No answer, or none that is a result: another try, a 410 or an error result."""
+        record = run.record
+        if isinstance(error, StaleConnection):
+            if not run.fresh and record.body is not None:
+                run.fresh = True
+                self._metrics.retries["stale_connection"] += 1
+                self._send(run)
+                return
+            error = Interrupted(str(error))
+        if not isinstance(error, UpstreamError):
+            log.error("bug while running %s", record.request_id, exc_info=error)
             self._metrics.bugs += 1
             self._fail(record, Failure("an internal error of the gateway", "server"))
-        self._metrics.upstream[outcome] += 1
+            self._ended(run, "bug")
+            return
+        if record.state is State.RUNNING:  # or it was cancelled or overdue meanwhile
+            self._recover(record, error, run.url)
+        self._ended(run, type(error).__name__.lower())
 
-    async def _post(self, record: Record, exchange: Exchange) -> bytes:
-        """The whole 2xx answer; once more on a fresh connection where an idle one had died."""
-        for fresh in (False, True):
-            if record.body is None:
-                raise Interrupted("the sample was settled before it was sent")
-            try:
-                exchange.url = self._choice.url(record)
-                return await self._client.complete(
-                    exchange.url,
-                    record.body,
-                    request_id=record.request_id,
-                    affinity=self._choice.affinity(record),
-                    exchange=exchange,
-                    on_answer=lambda: self._store.drop_prompt(record),
-                    fresh=fresh,
-                )
-            except StaleConnection as error:
-                if fresh:
-                    raise Interrupted(str(error)) from error
-                self._metrics.retries["stale_connection"] += 1
-        raise AssertionError("unreachable")
+    def _recover(self, record: Record, error: UpstreamError, url: str) -> None:
+        now = self._clock.now()
+        if isinstance(error, Unavailable) and record.unavailable_since is None:
+            self._transport.forget_addresses()
+        remedy = self._remedies.after(record, error, url, now)
+        if isinstance(remedy, Retry):
+            self._retry(record, remedy, now)
+        elif isinstance(remedy, Failure):
+            log.warning("sample %s failed: %s", record.request_id, remedy.text)
+            self._fail(record, remedy)
+        else:
+            log.warning("sample %s handed back to its client: %s", record.request_id, error)
+            self._evict(record, told=False)
+
+    def _ended(self, run: "_Run", outcome: str) -> None:
+        self._metrics.upstream[outcome] += 1
+        self._dispatch.ended(run.record, run)
+
+    def _abort(self, record: Record) -> None:
+        """End the upstream request of a settled record, where it has one."""
+        if self._dispatch.abort(record):
+            self._metrics.upstream["aborted"] += 1
 
     # --- settle ----------------------------------------------------------------------------------
 
-    def _settle_failed(self, record: Record, error: UpstreamError, exchange: Exchange) -> None:
-        """An upstream error becomes a retry, a 410 or an error result."""
-        if record.state is not State.RUNNING:
-            return  # cancelled or overdue meanwhile
-        now = self._clock.now()
-        if isinstance(error, Unavailable):
-            self._wait_for_upstream(record, error, now)
-        elif isinstance(error, EngineFault) and not record.engine_faults and record.body:
-            record.engine_faults += 1
-            self._retry(record, now + ENGINE_FAULT_RETRY_S, "engine_fault")
-        elif isinstance(error, Interrupted):
-            if self._is_poison(record, error, exchange.url, now):
-                text = f"{error}; interrupted {self._upstream.poison_after} times, not tried again"
-                log.warning("sample %s failed: %s", record.request_id, text)
-                self._fail(record, Failure(text, "server"))
-            elif record.reads_failed < self._upstream.read_retries and record.body:
-                record.reads_failed += 1
-                self._retry(record, now, "interrupted")
-            else:
-                self._give_back(record, error)
-        else:
-            log.warning("sample %s failed: %s", record.request_id, error)
-            self._fail(record, Failure(str(error), error.category))
-
-    def _is_poison(self, record: Record, error: UpstreamError, url: str, now: float) -> bool:
-        """Whether this body keeps taking the engine down; an abort is the engine's own doing."""
-        if isinstance(error, Aborted):
-            return False
-        return self._poison.lost(record.digest, url, now)
-
-    def _wait_for_upstream(self, record: Record, error: Unavailable, now: float) -> None:
-        """Once more at once, then with back-off within the grace time; after it, 410."""
-        record.unavailable_count += 1
-        wait_s = error.retry_after_s or 0.0
-        if record.unavailable_since is None:
-            record.unavailable_since = now
-            self._client.forget_addresses()
-        else:
-            backoff_s = min(BACKOFF_START_S * 2.0 ** (record.unavailable_count - 2), BACKOFF_CAP_S)
-            wait_s = max(wait_s, backoff_s * random.uniform(0.5, 1.0))
-        if now + wait_s > record.unavailable_since + self._upstream.unavailable_grace_s:
-            self._give_back(record, error)
-        else:
-            self._retry(record, now + wait_s, "unavailable")
-
-    def _retry(self, record: Record, not_before: float, reason: str) -> None:
+    def _retry(self, record: Record, retry: Retry, now: float) -> None:
         if self._store.retry(record):
-            self._metrics.retries[reason] += 1
-            if not_before > self._clock.now():
-                self._dispatch.enqueue_later(record, not_before)
+            self._metrics.retries[retry.reason] += 1
+            if retry.not_before > now:
+                self._dispatch.enqueue_later(record, retry.not_before)
             else:
                 self._dispatch.enqueue(record, first=True)
 
     def _fail(self, record: Record, failure: Failure) -> None:
         if self._store.fail(record, failure, self._clock.now()):
             self._settled(record)
-
-    def _give_back(self, record: Record, error: UpstreamError) -> None:
-        """Settle as 410: the SDK submits the sample again and no training run ends."""
-        log.warning("sample %s handed back to its client: %s", record.request_id, error)
-        self._evict(record, told=False)
 
     def _evict(self, record: Record, *, told: bool) -> None:
         unfinished = record.state in UNFINISHED
@@ -287,7 +268,7 @@ class Sampling:
         """The client does not want it any more; vLLM's slot is freed by closing the connection."""
         if self._store.cancel(record, self._clock.now()):
             self._settled(record)
-            self._dispatch.abort(record)
+            self._abort(record)
 
     def end_session(self, sampling_session_id: str, *, finished: bool) -> None:
         """End a sampling session's upstream work and drop its results: its ids answer 410.
@@ -295,7 +276,7 @@ class Sampling:
         """
         for record in self._store.targets.records(sampling_session_id):
             self._evict(record, told=finished)
-            self._dispatch.abort(record)
+            self._abort(record)
         if finished:
             self._store.targets.forget(sampling_session_id)
 
@@ -303,18 +284,40 @@ class Sampling:
         """Everything that time alone does: end holds, expire results, fail overdue work."""
         self.delivery.tick(now, SWEEP_BUDGET)
         for record in self._store.sweep(now, SWEEP_BUDGET).overdue:
-            error = Overdue(f"no answer within {self._upstream.read_timeout_s:g} s")
+            error = Overdue(f"no answer within {self._read_timeout_s:g} s")
             self._fail(record, Failure(str(error), error.category))
-            self._dispatch.abort(record)
+            self._abort(record)
         blocked = self._dispatch.blocked(now, MAKE_ROOM_AFTER_S)
         if blocked is not None:
             self._metrics.evicted_for_room += self._store.make_room(blocked)
         self._dispatch.tick(now)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Give every unfinished sample back, answer the polls parked for them, end the work."""
         self.delivery.stop_holding()
         for record in self._store.unfinished():
             self._evict(record, told=False)
-            self._dispatch.abort(record)
-        await self._dispatch.close()
+            self._abort(record)
+        self._dispatch.close()
+
+
+class _Run(Exchange):
+    """One record on its way through an upstream."""
+
+    __slots__ = ("_sampling", "fresh", "record", "url")
+
+    def __init__(self, sampling: Sampling, record: Record) -> None:
+        super().__init__()
+        self._sampling = sampling
+        self.record = record
+        self.url = ""
+        self.fresh = False
+
+    def answering(self) -> None:
+        self._sampling.answering(self)
+
+    def answered(self, status: int, body: bytes, retry_after: str | None) -> None:
+        self._sampling.answered(self, status, body, retry_after)
+
+    def failed(self, error: Exception) -> None:
+        self._sampling.failed(self, error)

@@ -59,6 +59,7 @@ class UpstreamSettings(_Section, frozen=True, kw_only=True):
     read_retries: Annotated[int, Meta(ge=0)] = 0
     poison_after: Annotated[int, Meta(ge=0)] = 3
     affinity: Literal["sample", "session", "none"] = "sample"
+    transport: Literal["httptools", "aiohttp"] = "httptools"
 
 
 class StoreSettings(_Section, frozen=True, kw_only=True):

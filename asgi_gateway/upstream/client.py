@@ -1,4 +1,4 @@
-"""The aiohttp forwarder: one POST to one upstream, its errors translated into ours.
+"""The aiohttp forwarder: one task a POST, and the rare calls of both transports.
 
 The connector queues nothing and decides nothing: connections are limited in front of it (see
 dispatch), `limit=0` only switches its own limit of 100 off. No cookie jar, no redirects, no proxies
@@ -7,53 +7,52 @@ from the environment, no total deadline; the work clock of a sample lives in the
 
 import asyncio
 import io
-from collections.abc import Callable
 from typing import Any, Final
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable
+from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable, UpstreamError
 from asgi_gateway.settings import UpstreamSettings
-from asgi_gateway.upstream.verdict import judge
+from asgi_gateway.upstream.exchange import Exchange
 
 # A reused connection that dies this soon after our write was closed by the upstream while idle.
 STALE_WITHIN_S: Final = 1.0
 LARGE_BODY_BYTES: Final = 1 << 20
 MODELS_TIMEOUT_S: Final = 10.0
+CLOSE_WITHIN_S: Final = 1.0
 _HEADERS: Final = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
-class Exchange:
-    """One POST under way: what must be known of it to end it safely.
+class _Post:
+    """What must be known of one POST to end it safely.
 
     A connect that is cancelled half-way can leave uvloop with a descriptor that belongs to
-    somebody else, so `abort` during a connect waits until the connection stands.
+    somebody else, so an abort during a connect waits until the connection stands.
     """
 
-    __slots__ = ("aborted", "connecting", "reused", "task", "url", "written_at")
+    __slots__ = ("aborted", "connecting", "reused", "task", "written_at")
 
     def __init__(self) -> None:
-        self.task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[None] | None = None
         self.connecting = False
         self.aborted = False
-        self.url = ""
         self.reused = False
         self.written_at: float | None = None
 
     def abort(self) -> None:
-        """Close the upstream connection as soon as that is safe; vLLM then frees the slot."""
         self.aborted = True
         if self.task is not None and not self.connecting:
             self.task.cancel()
 
 
 class Client:
-    """Connections to all upstreams. Opened and closed by the app, inside its event loop."""
+    """Connections to all upstreams; an `exchange.Transport`, and who asks for their models."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
+        self._posts: set[_Post] = set()
         self._session: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
         self._urls = {url: URL(url.rstrip("/") + "/v1/completions") for url in settings.urls}
@@ -64,40 +63,81 @@ class Client:
         self._fresh = self._new_session(force_close=True)
 
     async def close(self) -> None:
+        for post in self._posts:
+            post.abort()
+        tasks = [post.task for post in self._posts if post.task is not None]
+        if tasks:
+            # What is still connecting then cannot be cancelled safely and ends with the loop.
+            await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
         for session in (self._session, self._fresh):
             if session is not None:
                 await session.close()
         self._session = self._fresh = None
 
-    async def complete(
+    def send(
         self,
+        exchange: Exchange,
         url: str,
         body: bytes,
         *,
         request_id: str,
         affinity: str | None,
-        exchange: Exchange,
-        on_answer: Callable[[], None],
         fresh: bool = False,
-    ) -> bytes:
-        """POST one completion and return the whole 2xx body.
+    ) -> None:
+        headers = {**_HEADERS, "X-Request-Id": request_id}
+        if affinity is not None:
+            headers["X-Session-ID"] = affinity
+        exchange.work = post = _Post()
+        self._posts.add(post)
+        post.task = asyncio.create_task(self._run(exchange, post, url, body, headers, fresh=fresh))
+        post.task.add_done_callback(lambda _: self._posts.discard(post))
 
-        Args:
-            url: one of the configured upstreams.
-            affinity: the X-Session-ID that a router hashes; None sends none.
-            exchange: filled in as the request goes on; its `abort` ends it.
-            on_answer: called at the headers of a 2xx answer, when the request will not be resent.
-            fresh: use a connection that was never used before.
+    def abort(self, exchange: Exchange) -> None:
+        post, exchange.work = exchange.work, None
+        if isinstance(post, _Post):
+            post.abort()
+
+    async def _run(
+        self,
+        exchange: Exchange,
+        post: _Post,
+        url: str,
+        body: bytes,
+        headers: dict[str, str],
+        *,
+        fresh: bool,
+    ) -> None:
+        answer: tuple[int, bytes, str | None] | Exception
+        try:
+            answer = await self._post(exchange, post, url, body, headers, fresh=fresh)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the answer tells them apart
+            answer = error
+        if post.aborted:
+            return
+        exchange.work = None
+        if isinstance(answer, Exception):
+            exchange.failed(answer)
+        else:
+            exchange.answered(*answer)
+
+    async def _post(
+        self,
+        exchange: Exchange,
+        post: _Post,
+        url: str,
+        body: bytes,
+        headers: dict[str, str],
+        *,
+        fresh: bool,
+    ) -> tuple[int, bytes, str | None]:
+        """Status, whole body and Retry-After.
 
         Raises:
-            Unavailable, StaleConnection, Interrupted, EngineFault, Rejected.
+            Unavailable, StaleConnection, Interrupted.
         """
         session = self._fresh if fresh else self._session
         if session is None:
             raise Unavailable("the gateway is not open")
-        headers = {**_HEADERS, "X-Request-Id": request_id}
-        if affinity is not None:
-            headers["X-Session-ID"] = affinity
         try:
             async with session.post(
                 self._urls[url],
@@ -105,18 +145,14 @@ class Client:
                 data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
                 headers=headers,
                 allow_redirects=False,
-                trace_request_ctx=exchange,
+                trace_request_ctx=post,
             ) as response:
-                if response.status < 300:
-                    on_answer()
+                if response.status < 300 and not post.aborted:
+                    exchange.answering()
                 answer = await response.read()
-                status, retry_after = response.status, response.headers.get("Retry-After")
+                return response.status, answer, response.headers.get("Retry-After")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise _translated(error, exchange) from error
-        failure = judge(status, answer, retry_after)
-        if failure is not None:
-            raise failure
-        return answer
+            raise _translated(error, post) from error
 
     async def models(self, url: str) -> list["ServedModel"]:
         """What one upstream lists under /v1/models.
@@ -181,22 +217,22 @@ class _ModelList(msgspec.Struct):
 
 
 def _trace() -> aiohttp.TraceConfig:
-    """Keeps an Exchange up to date on the phases that only the library sees."""
-    trace = aiohttp.TraceConfig(trace_config_ctx_factory=_exchange_of)  # type: ignore[arg-type]
+    """Keeps a _Post up to date on the phases that only the library sees."""
+    trace = aiohttp.TraceConfig(trace_config_ctx_factory=_post_of)  # type: ignore[arg-type]
 
-    async def connecting(_: object, exchange: Any, __: object) -> None:
-        exchange.connecting = True
+    async def connecting(_: object, post: Any, __: object) -> None:
+        post.connecting = True
 
-    async def connected(_: object, exchange: Any, __: object) -> None:
-        exchange.connecting = False
-        if exchange.aborted and exchange.task is not None:
-            exchange.task.cancel()
+    async def connected(_: object, post: Any, __: object) -> None:
+        post.connecting = False
+        if post.aborted and post.task is not None:
+            post.task.cancel()
 
-    async def reused(_: object, exchange: Any, __: object) -> None:
-        exchange.reused = True
+    async def reused(_: object, post: Any, __: object) -> None:
+        post.reused = True
 
-    async def written(_: object, exchange: Any, __: object) -> None:
-        exchange.written_at = asyncio.get_running_loop().time()
+    async def written(_: object, post: Any, __: object) -> None:
+        post.written_at = asyncio.get_running_loop().time()
 
     trace.on_connection_create_start.append(connecting)
     trace.on_connection_create_end.append(connected)
@@ -206,21 +242,21 @@ def _trace() -> aiohttp.TraceConfig:
     return trace
 
 
-def _exchange_of(trace_request_ctx: Exchange | None = None) -> Exchange:
-    return trace_request_ctx or Exchange()
+def _post_of(trace_request_ctx: _Post | None = None) -> _Post:
+    return trace_request_ctx or _Post()
 
 
-def _translated(error: BaseException, exchange: Exchange) -> Exception:
+def _translated(error: BaseException, post: _Post) -> UpstreamError:
     if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
         return Unavailable(f"cannot connect to the upstream: {_named(error)}")
-    if exchange.written_at is None:
+    if post.written_at is None:
         return Unavailable(f"the upstream did not take the request: {_named(error)}")
-    elapsed_s = asyncio.get_running_loop().time() - exchange.written_at
+    elapsed_s = asyncio.get_running_loop().time() - post.written_at
     answered = isinstance(
         error,
         (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, aiohttp.SocketTimeoutError),
     )
-    if exchange.reused and not answered and elapsed_s < STALE_WITHIN_S:
+    if post.reused and not answered and elapsed_s < STALE_WITHIN_S:
         return StaleConnection(f"an idle upstream connection was closed: {_named(error)}")
     return Interrupted(f"the upstream connection broke: {_named(error)}")
 

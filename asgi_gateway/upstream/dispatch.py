@@ -1,40 +1,50 @@
 """The waiting line in front of the connection budget.
 
 A queued sample is an entry in a deque and nothing else: no task, no timer, no event. When a
-connection is free and the answer has room, it becomes RUNNING and gets its one task.
+connection is free and the answer has room, it becomes RUNNING and gets its one exchange.
 """
 
 import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from asgi_gateway.clock import Clock
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
-from asgi_gateway.upstream.client import Exchange
+from asgi_gateway.upstream.exchange import Exchange, Transport
 
-CLOSE_WITHIN_S: Final = 1.0
 # So many settled records in line are not worth a walk along it.
 SETTLED_IN_LINE: Final = 1024
 # Bounds a turn of the event loop: requests that start together are mostly answered together. 2,048
 # of them made a turn of 0.3 s and more, in which nobody else is served.
 STARTS_PER_TURN: Final = 32
 
-Run = Callable[[Record, Exchange], Coroutine[Any, Any, None]]
+Begin = Callable[[Record], Exchange]
 
 
 class Dispatch:
-    """Starts queued records within `max_connections`; `run` settles its record on every path."""
+    """Starts queued records within `max_connections`.
 
-    def __init__(self, store: MemoryStore, clock: Clock, max_connections: int, run: Run) -> None:
+    begin: sends a RUNNING record upstream; whoever it belongs to calls `ended` when it is over.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        clock: Clock,
+        transport: Transport,
+        max_connections: int,
+        begin: Begin,
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._transport = transport
         self._max_connections = max_connections
-        self._run = run
+        self._begin = begin
         self._waiting: deque[Record] = deque()
         self._delayed: list[tuple[float, int, Record]] = []
         self._order = itertools.count()
@@ -97,7 +107,7 @@ class Dispatch:
                 if self._starts_left == STARTS_PER_TURN:
                     asyncio.get_running_loop().call_soon(self._next_turn)
                 self._starts_left -= 1
-                self._begin(record)
+                self._running[record] = self._begin(record)
 
     def _next_turn(self) -> None:
         self._starts_left = STARTS_PER_TURN
@@ -110,35 +120,27 @@ class Dispatch:
         self._blocked_since = None
         return self._waiting[0]
 
-    def abort(self, record: Record) -> None:
-        """End the upstream request of a record, if it has one; the record is settled elsewhere."""
-        exchange = self._running.get(record)
-        if exchange is not None:
-            exchange.abort()
-
-    async def close(self) -> None:
-        """Start nothing more, abort what runs and wait until its tasks are gone."""
-        self._closed = True
-        exchanges = list(self._running.values())
-        for exchange in exchanges:
-            exchange.abort()
-        tasks = [exchange.task for exchange in exchanges if exchange.task is not None]
-        if tasks:
-            # What is still connecting then cannot be cancelled safely and ends with the loop.
-            await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
-        self._waiting.clear()
-        self._delayed.clear()
-
-    def _begin(self, record: Record) -> None:
-        exchange = Exchange()
-        self._running[record] = exchange
-        exchange.task = asyncio.create_task(self._run(record, exchange))
-        exchange.task.add_done_callback(lambda task: self._ended(record, exchange, task))
-
-    def _ended(self, record: Record, exchange: Exchange, task: "asyncio.Task[None]") -> None:
+    def ended(self, record: Record, exchange: Exchange) -> None:
+        """An exchange is over: its connection is free for the next in line."""
         # A record that went back in line in its last step may be running again already.
         if self._running.get(record) is exchange:
             del self._running[record]
-        if not task.cancelled():
-            task.exception()  # run() logs its own; retrieved here so that asyncio does not again
         self.pump()
+
+    def abort(self, record: Record) -> bool:
+        """End the upstream request of a record, if it has one; the record is settled elsewhere."""
+        exchange = self._running.pop(record, None)
+        if exchange is None:
+            return False
+        self._transport.abort(exchange)
+        self.pump()
+        return True
+
+    def close(self) -> None:
+        """Start nothing more, abort what runs."""
+        self._closed = True
+        for exchange in self._running.values():
+            self._transport.abort(exchange)
+        self._running.clear()
+        self._waiting.clear()
+        self._delayed.clear()

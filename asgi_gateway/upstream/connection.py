@@ -1,0 +1,193 @@
+"""One connection to an upstream: HTTP/1.1, one request at a time, parsed by httptools.
+
+No task and no future: the pool is told by calls from within the socket's callbacks. Everything that
+the upstream sends without having been asked ends the connection, so that no answer can reach the
+request after the one it belongs to.
+"""
+
+import asyncio
+from typing import Final, Protocol, cast
+
+import httptools
+
+from asgi_gateway.errors import Interrupted, StaleConnection, UpstreamError
+from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.origin import Origin
+
+# A reused connection that dies this soon after our write was closed by the upstream while idle.
+STALE_WITHIN_S: Final = 1.0
+# Above this, a second write costs less than copying head and body into one.
+ONE_WRITE_BYTES: Final = 1 << 16
+HEAD_CAP_BYTES: Final = 1 << 16
+
+
+class Owner(Protocol):
+    """What a connection needs of its pool."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def released(self, connection: "Connection", *, reusable: bool) -> None:
+        """Its request is over; a reusable one may carry the next."""
+
+    def lost(self, connection: "Connection") -> None:
+        """It is closed."""
+
+
+class Connection(asyncio.Protocol):
+    """Times are of the event loop's clock: `started_at` of the request on it, `heard_at` of the
+    last byte in either direction."""
+
+    __slots__ = (
+        "_again",
+        "_body",
+        "_complete",
+        "_exchange",
+        "_head",
+        "_owner",
+        "_parser",
+        "_transport",
+        "_used",
+        "heard_at",
+        "origin",
+        "started_at",
+    )
+
+    def __init__(self, owner: Owner, origin: Origin) -> None:
+        self.origin = origin
+        self._owner = owner
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpResponseParser(self)
+        self._exchange: Exchange | None = None
+        self._used = False
+        self._again = False
+        self._complete = False
+        self._body: list[bytes] = []
+        # What came before the first byte of a body, kept while an answer is not whole.
+        self._head = b""
+        self.started_at = self.heard_at = owner.loop.time()
+
+    def __repr__(self) -> str:
+        return f"<Connection {'idle' if self._exchange is None else 'busy'}, used {self._used}>"
+
+    @property
+    def closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def start(self, exchange: Exchange, head: bytes, body: bytes) -> None:
+        """Send a request; the connection must be idle."""
+        self._exchange = exchange
+        exchange.work = self
+        self.started_at = self.heard_at = self._owner.loop.time()
+        if len(body) <= ONE_WRITE_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+
+    def drop(self) -> None:
+        """Close at once; whoever waits for an answer is not told."""
+        self._exchange = None
+        self._transport.abort()
+
+    def fail(self, error: UpstreamError) -> None:
+        """End the request with an error, and the connection with it."""
+        exchange = self._exchange
+        self.drop()
+        self._owner.released(self, reusable=False)
+        if exchange is not None:
+            exchange.work = None
+            exchange.failed(error)
+
+    # --- from the socket --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self._transport.abort()  # nobody asked
+            return
+        self.heard_at = self._owner.loop.time()
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._complete:
+                self.fail(Interrupted(f"the upstream's answer is not HTTP: {error}"))
+                return
+            self._again = True  # what follows a whole answer
+        if self._complete:
+            self._answered(exchange, data)
+        elif not self._head or not self._body:
+            self._begun(exchange, data)
+
+    def eof_received(self) -> None:
+        """Close; connection_lost follows."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._owner.lost(self)
+        if self._exchange is None:
+            return
+        status = self._parser.get_status_code() if self._body else 0
+        if error is None and status >= 200 and not _framed(self._head):
+            self._complete = self._again = True  # the end of the connection ends the body
+            self._answered(self._exchange, b"")
+            return
+        what = f"{type(error).__name__}: {error}" if error is not None else "it was closed"
+        silent = not self._head
+        elapsed_s = self._owner.loop.time() - self.started_at
+        if silent and self._used and elapsed_s < STALE_WITHIN_S:
+            self.fail(StaleConnection(f"an idle upstream connection was closed: {what}"))
+        else:
+            self.fail(Interrupted(f"the upstream connection broke: {what}"))
+
+    def _begun(self, exchange: Exchange, data: bytes) -> None:
+        """A part of an answer came, of which all before held no byte of the body."""
+        self._head += data
+        if self._body:
+            if 200 <= self._parser.get_status_code() < 300:
+                exchange.answering()
+        elif len(self._head) > HEAD_CAP_BYTES:
+            self.fail(Interrupted(f"the upstream's headers have over {HEAD_CAP_BYTES} bytes"))
+
+    def _answered(self, exchange: Exchange, data: bytes) -> None:
+        parser, pieces = self._parser, self._body
+        status: int = parser.get_status_code()
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        retry_after = _retry_after(self._head + data) if status >= 300 else None
+        reusable = not self._again
+        self._exchange, exchange.work = None, None
+        self._used, self._complete, self._again = True, False, False
+        self._body, self._head = [], b""
+        if not reusable:
+            self._transport.abort()
+        self._owner.released(self, reusable=reusable)
+        exchange.answered(status, body, retry_after)
+
+    # --- from the parser --------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._again = self._complete
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < 200:
+            return  # an interim answer; the real one follows
+        self._complete = True
+        self._again = self._again or not self._parser.should_keep_alive()
+
+
+def _framed(head: bytes) -> bool:
+    """Whether headers say where the body ends."""
+    names = head.partition(b"\r\n\r\n")[0].lower()
+    return b"\r\ncontent-length:" in names or b"\r\ntransfer-encoding:" in names
+
+
+def _retry_after(head: bytes) -> str | None:
+    for line in head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"retry-after":
+            return value.strip().decode("latin-1")
+    return None

@@ -1,0 +1,209 @@
+"""The lean forwarder: persistent HTTP/1.1 connections, no task and no future a request.
+
+Only a connect is a task. Nothing is queued and nothing decided here: connections are limited in
+front of it (see dispatch), the work clock of a sample is the store's. No redirects, no cookies, no
+proxies from the environment, nothing decompressed.
+"""
+
+import asyncio
+from typing import Final
+
+from asgi_gateway.errors import Interrupted, Unavailable
+from asgi_gateway.settings import UpstreamSettings
+from asgi_gateway.upstream.connection import Connection
+from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.origin import Origin
+
+# How often what is idle or silent is looked for.
+_SWEEP_S: Final = 0.5
+
+
+class Connect:
+    """A connect under way; `exchange` is None once nobody wants it."""
+
+    __slots__ = ("exchange",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange: Exchange | None = exchange
+
+
+class Pool:
+    """Connections to all upstreams; an `exchange.Transport`."""
+
+    def __init__(self, settings: UpstreamSettings) -> None:
+        self.loop: asyncio.AbstractEventLoop
+        self._connect_timeout_s = settings.connect_timeout_s
+        self._read_timeout_s = settings.read_timeout_s
+        self._keepalive_s = settings.keepalive_s
+        self._max_connections = settings.max_connections
+        self._sweep_s = min(_SWEEP_S, settings.read_timeout_s / 4, (settings.keepalive_s or 1) / 4)
+        self._origins = {url: Origin(url) for url in settings.urls}
+        # The connection used last is taken first, so the longest idle stand in front.
+        self._idle: dict[Origin, dict[Connection, None]] = {
+            origin: {} for origin in self._origins.values()
+        }
+        # Those with a request on them, roughly the longest silent first.
+        self._busy: dict[Connection, None] = {}
+        self._connects: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closed = True
+
+    def __repr__(self) -> str:
+        idle = sum(map(len, self._idle.values()))
+        return f"<Pool {len(self._busy)} busy, {idle} idle, {len(self._connects)} connecting>"
+
+    def open(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for task in self._connects:
+            task.cancel()
+        await asyncio.gather(*self._connects, return_exceptions=True)
+        for connections in (self._busy, *self._idle.values()):
+            for connection in list(connections):
+                connection.drop()
+            connections.clear()
+
+    def send(
+        self,
+        exchange: Exchange,
+        url: str,
+        body: bytes,
+        *,
+        request_id: str,
+        affinity: str | None,
+        fresh: bool = False,
+    ) -> None:
+        origin = self._origins[url]
+        head = origin.head(request_id, affinity, len(body))
+        connection = None if fresh else self._reusable(origin)
+        if connection is not None:
+            self._start(connection, exchange, head, body)
+            return
+        self._make_room()
+        exchange.work = connect = Connect(exchange)
+        task = self.loop.create_task(self._connect(origin, connect, head, body))
+        self._connects.add(task)
+        task.add_done_callback(self._connects.discard)
+
+    def abort(self, exchange: Exchange) -> None:
+        work, exchange.work = exchange.work, None
+        if isinstance(work, Connection):
+            self._busy.pop(work, None)
+            work.drop()
+        elif isinstance(work, Connect):
+            work.exchange = None  # what stands then waits for the next request
+
+    def forget_addresses(self) -> None:
+        for origin in self._origins.values():
+            origin.forget_addresses()
+
+    # --- from the connections ---------------------------------------------------------------------
+
+    def released(self, connection: Connection, *, reusable: bool) -> None:
+        self._busy.pop(connection, None)
+        if reusable and not self._closed:
+            self._idle[connection.origin][connection] = None
+
+    def lost(self, connection: Connection) -> None:
+        self._idle[connection.origin].pop(connection, None)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _start(self, connection: Connection, exchange: Exchange, head: bytes, body: bytes) -> None:
+        self._busy[connection] = None
+        connection.start(exchange, head, body)
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
+
+    def _reusable(self, origin: Origin) -> Connection | None:
+        """The idle connection used last, if the upstream will not have closed it by now."""
+        idle = self._idle[origin]
+        while idle:
+            connection, _ = idle.popitem()
+            if self.loop.time() - connection.heard_at >= self._keepalive_s:
+                connection.drop()  # and the others have been idle for longer: the sweep's
+                return None
+            if not connection.closing:
+                return connection
+        return None
+
+    def _make_room(self) -> None:
+        """Give up an idle connection to another upstream where this one would be over the limit."""
+        idle = max(self._idle.values(), key=len)
+        held = len(self._busy) + len(self._connects) + sum(map(len, self._idle.values()))
+        if held >= self._max_connections and idle:
+            connection = next(iter(idle))
+            del idle[connection]
+            connection.drop()
+
+    async def _connect(self, origin: Origin, connect: Connect, head: bytes, body: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                connection = await self._connected(origin)
+        except (OSError, UnicodeError) as error:
+            if connect.exchange is not None:
+                connect.exchange.work = None
+                reason = f"{type(error).__name__}: {error}".rstrip(": ")
+                text = f"cannot connect to the upstream {origin}: {reason}"
+                connect.exchange.failed(Unavailable(text))
+            return
+        if connect.exchange is not None:
+            self._start(connection, connect.exchange, head, body)
+        else:
+            self.released(connection, reusable=True)
+
+    async def _connected(self, origin: Origin) -> Connection:
+        """A new connection to the first address that takes it.
+
+        Raises:
+            OSError: none does, or the name does not resolve; TimeoutError is one.
+        """
+        failure = OSError("the name has no address")
+        for host in await origin.resolved(self.loop):
+            try:
+                _, connection = await self.loop.create_connection(
+                    lambda: Connection(self, origin),
+                    host,
+                    origin.port,
+                    ssl=origin.ssl,
+                    server_hostname=origin.host if origin.ssl else None,
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return connection
+        raise failure
+
+    def _sweep(self) -> None:
+        """Close what has been idle too long; end the requests of upstreams that fell silent."""
+        self._sweeper = None
+        now = self.loop.time()
+        for idle in self._idle.values():
+            while idle:
+                connection = next(iter(idle))
+                if connection.heard_at > now - self._keepalive_s:
+                    break
+                del idle[connection]
+                connection.drop()
+        self._end_silent(now - self._read_timeout_s)
+        if self._busy or any(self._idle.values()):
+            self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
+
+    def _end_silent(self, silent_since: float) -> None:
+        """End the requests on connections that were not heard since that time of the loop."""
+        while self._busy:
+            connection = next(iter(self._busy))
+            if connection.started_at > silent_since:
+                return
+            if connection.heard_at > silent_since:
+                # Heard since it came to the head: its turn comes again when that is too long ago.
+                connection.started_at = connection.heard_at
+                self._busy[connection] = self._busy.pop(connection)
+                continue
+            text = f"no byte came from the upstream for {self._read_timeout_s:g} s"
+            connection.fail(Interrupted(text))
