@@ -2,6 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support import gateway
 from tests.support.upstream import FakeUpstream
 
 
@@ -10,3 +11,11 @@ async def upstream() -> AsyncIterator[FakeUpstream]:
     """A scripted upstream on a real socket, in the test's own loop."""
     async with FakeUpstream().running() as fake:
         yield fake
+
+
+@pytest.fixture(params=["httptools", "aiohttp"])
+def each_transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """For tests of what an upstream does: they hold whichever way it is spoken to."""
+    monkeypatch.setattr(gateway, "transport", request.param)
+    transport: str = request.param
+    return transport

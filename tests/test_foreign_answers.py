@@ -8,6 +8,8 @@ from tests.support.upstream import FakeUpstream, Raw, Request, answer, completio
 
 OURS, OTHER = Ids().issue("default"), Ids().issue("default")
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 @pytest.mark.parametrize(
     ("body", "expected"),

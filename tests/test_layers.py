@@ -2,19 +2,21 @@
 
 | floor | modules |
 |---|---|
-| 11 | `__init__`, `__main__` |
-| 10 | `app` |
-| 9 | `routes`, `training/handshake` |
-| 8 | `handlers`, `handshake`, `keeper`, `rest` |
-| 7 | `sampling`, `training/behind` |
+| 12 | `__init__`, `__main__` |
+| 11 | `app` |
+| 10 | `routes`, `training/handshake` |
+| 9 | `handlers`, `handshake`, `keeper`, `rest` |
+| 8 | `sampling` |
+| 7 | `runs`, `training/behind` |
 | 6 | `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
 | 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
-| 3 | `schemas` |
+| 4 | `upstream/pool`, `upstream/remedy` |
+| 3 | `schemas`, `upstream/connection` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
 | 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
-| 2 | `training/headers`, `training/connection`, `training/prefix` |
-| 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*` |
+| 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
+| 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 1 | `protocol`, `replies` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `codec`, `upstream`, `upstream/poison`, `training` |
@@ -23,6 +25,7 @@
 
 | library | where it may be imported |
 |---|---|
+| httptools | `upstream/connection` |
 | aiohttp | `upstream/client`, `training/connection`, `training/proxy`, `training/relay` |
 | yarl | `upstream/client`, `training/prefix` |
 | google | `codec/*` |

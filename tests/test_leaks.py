@@ -8,7 +8,7 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -23,8 +23,9 @@ from asgi_gateway.errors import (
     UpstreamError,
 )
 from asgi_gateway.settings import UpstreamSettings
-from asgi_gateway.upstream.client import Exchange, ServedModel
+from asgi_gateway.upstream.client import ServedModel
 from asgi_gateway.upstream.dispatch import SETTLED_IN_LINE
+from asgi_gateway.upstream.exchange import Exchange
 from tests.support.asgi_client import turns
 from tests.support.gateway import Driven, driven
 from tests.support.upstream import completion
@@ -55,37 +56,43 @@ class SocketlessClient:
     async def models(self, url: str) -> list[ServedModel]:
         return [ServedModel("stand-in", 65536)]
 
-    async def complete(
+    def send(
         self,
+        exchange: Exchange,
         url: str,
         body: bytes,
         *,
         request_id: str,
         affinity: str | None,
-        exchange: Exchange,
-        on_answer: Callable[[], None],
         fresh: bool = False,
-    ) -> bytes:
+    ) -> None:
+        assert affinity is not None
+        exchange.work = asyncio.create_task(
+            self._run(exchange, request_id, int(affinity.split(":")[1]))
+        )
+
+    def abort(self, exchange: Exchange) -> None:
+        exchange.work.cancel()
+
+    async def _run(self, exchange: Exchange, request_id: str, seq_id: int) -> None:
         await asyncio.sleep(0)
         if self.hold is not None:
             await self.hold.wait()
-        assert affinity is not None
-        seq_id = int(affinity.split(":")[1])
-        if seq_id % 10 == 0:
-            kind = seq_id // 10 % 6
-            if kind == 0:
-                raise Rejected("no", "user")
-            if kind == 1:
-                raise Interrupted("cut")
-            if kind == 2:
-                on_answer()
-                return b"no JSON"
-            if request_id not in self._tried:
-                self._tried.add(request_id)
-                raise AT_FIRST[kind]("at first")
+        kind = seq_id // 10 % 6 if seq_id % 10 == 0 else None
+        if kind == 0:
+            exchange.failed(Rejected("no", "user"))
+        elif kind == 1:
+            exchange.failed(Interrupted("cut"))
+        elif kind == 2:
+            exchange.answering()
+            exchange.answered(200, b"no JSON", None)
+        elif kind is not None and request_id not in self._tried:
+            self._tried.add(request_id)
+            exchange.failed(AT_FIRST[kind]("at first"))
+        else:
             self._tried.discard(request_id)
-        on_answer()
-        return ANSWER
+            exchange.answering()
+            exchange.answered(200, ANSWER, None)
 
 
 def books(gateway: Driven) -> dict[str, Any]:
@@ -111,7 +118,7 @@ def books(gateway: Driven) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def socketless(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> AsyncIterator[Driven]:
     monkeypatch.setattr("asgi_gateway.app.Client", SocketlessClient)
-    async with driven("http://127.0.0.1:9", **flags) as gateway:
+    async with driven("http://127.0.0.1:9", upstream__transport="aiohttp", **flags) as gateway:
         await turns()
         yield gateway
 

@@ -27,6 +27,8 @@ ANSWER_S = 5.0
 GOOD = answer(200, completion([11, 12], [-1.0, -2.0]))
 WHOLE = GOOD.data
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 def error(status: int, message: str, **headers: str) -> Raw:
     """An error of vLLM's."""

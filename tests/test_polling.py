@@ -355,7 +355,7 @@ async def test_a_client_that_leaves_as_the_result_comes_was_delivered_nothing(
         record = gateway.gateway._store.find(request_id)
         assert record is not None
         store(gateway).succeed(record, b"result", gateway.clock.now())
-        gateway.gateway._sampling._settled(record)
+        gateway.gateway._sampling._runs.settled(record)
         poll.hang_up()
         response = await poll.response()
         assert (response.status, response.body) == (200, b"result")
@@ -490,7 +490,7 @@ async def test_leaving_as_the_result_comes_under_each_server(
         outcome = asyncio.ensure_future(sampling.delivery.outcome(record, peer))
         await turns()
         store(gateway).succeed(record, b"result", gateway.clock.now())
-        sampling._settled(record)
+        sampling._runs.settled(record)
         made.hang_up()
         assert await outcome is Outcome.READY
         assert not peer.seen_open()

@@ -2,11 +2,15 @@
 
 import asyncio
 
+import pytest
+
 from tests.support.asgi_client import turns
 from tests.support.gateway import driven
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
 
 LONG_WAIT_S = 31
+
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 
 async def test_a_sample_larger_than_the_budget_costs_nobody_a_result(

@@ -13,10 +13,15 @@ from tests.support.clock import ManualClock
 SDK_HEADERS = {"X-API-Key": "tml-test", "X-Stainless-Package-Version": "0.38.0"}
 
 
+# Set by the fixture `each_transport`; None is the default of the settings.
+transport: str | None = None
+
+
 def settings(url: str, **flags: Any) -> Settings:
     """Settings for one upstream; flags by dotted path with __ for the dots."""
     dotted = {name.replace("__", "."): value for name, value in flags.items()}
-    return load({"upstream.urls": [url], **dotted}, environ={}).settings
+    usual = {"upstream.urls": [url], "upstream.transport": transport}
+    return load({**usual, **dotted}, environ={}).settings
 
 
 class Driven:

@@ -18,6 +18,8 @@ from tests.support.waiting import event, until
 ANSWER_S = 5.0
 GOOD = answer(200, completion([11, 12], [-1.0, -2.0]))
 
+pytestmark = pytest.mark.usefixtures("each_transport")
+
 
 @contextlib.asynccontextmanager
 async def ready(upstream: FakeUpstream, **flags: Any) -> AsyncIterator[Driven]:

@@ -9,8 +9,8 @@ from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream import dispatch
-from asgi_gateway.upstream.client import Exchange
 from asgi_gateway.upstream.dispatch import Dispatch
+from asgi_gateway.upstream.exchange import Exchange
 from tests.support.clock import ManualClock
 
 
@@ -39,28 +39,46 @@ def store() -> MemoryStore:
 
 
 class Runs:
-    """Stands for sampling.run: ends at once, or waits until told."""
+    """Stands for sampling and its transport: ends in the next turn, or when told."""
 
-    def __init__(self, store: MemoryStore, *, at_once: bool) -> None:
+    def __init__(self, store: MemoryStore, max_connections: int, *, at_once: bool) -> None:
         self.started: list[str] = []
-        self.ended = asyncio.Event()
+        self.aborted: list[Exchange] = []
+        self.line = Dispatch(store, ManualClock(), self, max_connections, self._begin)
         self._store = store
-        if at_once:
-            self.ended.set()
+        self._at_once = at_once
 
-    async def __call__(self, record: Record, _: Exchange) -> None:
+    def _begin(self, record: Record) -> Exchange:
         self.started.append(record.request_id)
-        await self.ended.wait()
-        self._store.succeed(record, b"", 0.0)
+        exchange = Exchange()
+        if self._at_once:
+            asyncio.get_running_loop().call_soon(self._end, record, exchange)
+        return exchange
+
+    def _end(self, record: Record, exchange: Exchange) -> None:
+        if exchange not in self.aborted:
+            self._store.succeed(record, b"", 0.0)
+            self.line.ended(record, exchange)
+
+    def abort(self, exchange: Exchange) -> None:
+        self.aborted.append(exchange)
+
+    def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def forget_addresses(self) -> None: ...
+
+    def send(self, exchange: Exchange, url: str, body: bytes, **_: object) -> None: ...
 
 
 async def test_starts_are_spread_over_turns_in_the_order_of_the_line(store: MemoryStore) -> None:
-    runs = Runs(store, at_once=False)
-    line = Dispatch(store, ManualClock(), 1000, runs)
+    runs = Runs(store, 1000, at_once=False)
+    line = runs.line
     records = [queued(store, i) for i in range(3 * dispatch.STARTS_PER_TURN + 5)]
     for record in records:
         line.enqueue(record)
-    seen = []
+    seen = [len(runs.started)]
     while len(runs.started) < len(records):
         await asyncio.sleep(0)
         seen.append(len(runs.started))
@@ -68,23 +86,21 @@ async def test_starts_are_spread_over_turns_in_the_order_of_the_line(store: Memo
     assert max(steps) == dispatch.STARTS_PER_TURN
     assert runs.started == [record.request_id for record in records]
     assert line.running == len(records)
-    runs.ended.set()
-    await line.close()
+    line.close()
 
 
 async def test_a_few_start_at_once(store: MemoryStore) -> None:
-    runs = Runs(store, at_once=False)
-    line = Dispatch(store, ManualClock(), 1000, runs)
+    runs = Runs(store, 1000, at_once=False)
+    line = runs.line
     for i in range(dispatch.STARTS_PER_TURN):
         line.enqueue(queued(store, i))
     assert line.running == dispatch.STARTS_PER_TURN
-    runs.ended.set()
-    await line.close()
+    line.close()
 
 
 async def test_the_line_empties_by_itself_when_connections_are_few(store: MemoryStore) -> None:
-    runs = Runs(store, at_once=True)
-    line = Dispatch(store, ManualClock(), 2, runs)
+    runs = Runs(store, 2, at_once=True)
+    line = runs.line
     for i in range(300):
         line.enqueue(queued(store, i))
         assert line.running <= 2
@@ -92,13 +108,33 @@ async def test_the_line_empties_by_itself_when_connections_are_few(store: Memory
         while store.in_flight:  # noqa: ASYNC110 - nothing but the loop moves it
             await asyncio.sleep(0)
     assert store.counts[State.SUCCEEDED] == len(runs.started) == 300
-    await line.close()
+    line.close()
 
 
 async def test_nothing_starts_after_the_end(store: MemoryStore) -> None:
-    runs = Runs(store, at_once=True)
-    line = Dispatch(store, ManualClock(), 1000, runs)
+    runs = Runs(store, 1000, at_once=True)
+    line = runs.line
     for i in range(2 * dispatch.STARTS_PER_TURN):
         line.enqueue(queued(store, i))
-    await line.close()
+    line.close()
     assert len(runs.started) <= dispatch.STARTS_PER_TURN
+
+
+async def test_an_aborted_exchange_frees_its_place_and_its_late_end_frees_no_other(
+    store: MemoryStore,
+) -> None:
+    runs = Runs(store, 1, at_once=False)
+    line = runs.line
+    first, second, third = (queued(store, i) for i in range(3))
+    for record in (first, second, third):
+        line.enqueue(record)
+    assert runs.started == ["r0"]
+    exchange = line._running[first]
+    store.cancel(first, 0.0)
+    assert line.abort(first)
+    assert runs.aborted == [exchange]
+    assert runs.started == ["r0", "r1"]
+    assert not line.abort(first)
+    line.ended(first, exchange)
+    assert line.running == 1
+    line.close()

@@ -1,11 +1,15 @@
 """The poison guard: what accuses a prompt, and what does not."""
 
+import pytest
+
 from asgi_gateway.upstream.poison import EPISODE_S, MAX_SUSPECTS, PoisonGuard
 from tests.support.gateway import driven
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
 
 BAD, GOOD, OTHER = b"bad", b"good", b"other"
 FIRST, SECOND = "http://a", "http://b"
+
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 
 def episodes(guard: PoisonGuard, count: int, start: float = 0.0) -> list[bool]:

@@ -1,0 +1,197 @@
+"""The run half of the hot path: a record goes upstream, comes back, and is settled.
+
+Every run ends in exactly one settlement, or back in line. What an upstream outcome means is in
+`docs/behaviour.md`; that it happens on every path is this file's affair.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from asgi_gateway.clock import Clock
+from asgi_gateway.codec.decode import Decoder
+from asgi_gateway.codec.encode import encode
+from asgi_gateway.delivery import UNFINISHED, Delivery
+from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable, UpstreamError
+from asgi_gateway.ids import names_other_request
+from asgi_gateway.metrics import Metrics
+from asgi_gateway.settings import Settings
+from asgi_gateway.store.memory import MemoryStore
+from asgi_gateway.store.records import Failure, Record
+from asgi_gateway.store.states import State
+from asgi_gateway.upstream.choice import Choice
+from asgi_gateway.upstream.dispatch import Dispatch
+from asgi_gateway.upstream.exchange import Exchange, Transport
+from asgi_gateway.upstream.remedy import Remedies, Retry
+from asgi_gateway.upstream.verdict import judge
+
+log = logging.getLogger(__name__)
+
+_OUTCOMES: Final = {
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.CANCELLED: "cancelled",
+    State.GONE: "gone",
+}
+
+
+class Runs:
+    """Sends records upstream in the order of the line and settles each on every path."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        clock: Clock,
+        store: MemoryStore,
+        transport: Transport,
+        delivery: Delivery,
+        metrics: Metrics,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._transport = transport
+        self._delivery = delivery
+        self._metrics = metrics
+        self._choice = Choice(settings.upstream)
+        self._remedies = Remedies(settings.upstream)
+        self._decoder = Decoder(settings.missing_logprobs)
+        self.dispatch = Dispatch(
+            store, clock, transport, settings.upstream.max_connections, self._begin
+        )
+
+    # --- out and back ----------------------------------------------------------------------------
+
+    def _begin(self, record: Record) -> Exchange:
+        """Send one RUNNING record upstream."""
+        self._metrics.stage("queued", record.started_at - record.accepted_at)
+        run = Run(self, record)
+        self._send(run)
+        return run
+
+    def _send(self, run: "Run") -> None:
+        record = run.record
+        run.url = self._choice.url(record)
+        try:
+            self._transport.send(
+                run,
+                run.url,
+                record.body or b"",
+                request_id=record.request_id,
+                affinity=self._choice.affinity(record),
+                fresh=run.fresh,
+            )
+        except Exception as error:  # noqa: BLE001 - a bug; it must not end the line
+            asyncio.get_running_loop().call_soon(self.failed, run, error)
+
+    def answering(self, run: "Run") -> None:
+        self._store.drop_prompt(run.record)
+
+    def answered(self, run: "Run", status: int, body: bytes, retry_after: str | None) -> None:
+        """The upstream's whole answer: a result, or what it says went wrong."""
+        record = run.record
+        try:
+            if status != 200:
+                failure = judge(status, body, retry_after)
+                if failure is not None:
+                    raise failure
+            if names_other_request(body, record.request_id):
+                raise Interrupted("the upstream answered another request on this connection")
+            result = encode(self._decoder.decode(body, record.want, record.prompt_tokens))
+        except Exception as error:  # noqa: BLE001 - told apart there
+            self.failed(run, error)
+            return
+        self._remedies.succeeded(record, run.url)
+        if self._store.succeed(record, result, self._clock.now()):
+            self.settled(record)
+        self._ended(run, "ok")
+
+    def failed(self, run: "Run", error: Exception) -> None:
+        """No answer, or none that is a result: another try, a 410 or an error result."""
+        record = run.record
+        if isinstance(error, StaleConnection):
+            if not run.fresh and record.body is not None:
+                run.fresh = True
+                self._metrics.retries["stale_connection"] += 1
+                self._send(run)
+                return
+            error = Interrupted(str(error))
+        if not isinstance(error, UpstreamError):
+            log.error("bug while running %s", record.request_id, exc_info=error)
+            self._metrics.bugs += 1
+            self.fail(record, Failure("an internal error of the gateway", "server"))
+            self._ended(run, "bug")
+            return
+        if record.state is State.RUNNING:  # or it was cancelled or overdue meanwhile
+            self._recover(record, error, run.url)
+        self._ended(run, type(error).__name__.lower())
+
+    def _recover(self, record: Record, error: UpstreamError, url: str) -> None:
+        now = self._clock.now()
+        if isinstance(error, Unavailable) and record.unavailable_since is None:
+            self._transport.forget_addresses()
+        remedy = self._remedies.after(record, error, url, now)
+        if isinstance(remedy, Retry):
+            self._retry(record, remedy, now)
+        elif isinstance(remedy, Failure):
+            log.warning("sample %s failed: %s", record.request_id, remedy.text)
+            self.fail(record, remedy)
+        else:
+            log.warning("sample %s handed back to its client: %s", record.request_id, error)
+            self.evict(record, told=False)
+
+    def _ended(self, run: "Run", outcome: str) -> None:
+        self._metrics.upstream[outcome] += 1
+        self.dispatch.ended(run.record, run)
+
+    def abort(self, record: Record) -> None:
+        """End the upstream request of a settled record, where it has one."""
+        if self.dispatch.abort(record):
+            self._metrics.upstream["aborted"] += 1
+
+    # --- settle ----------------------------------------------------------------------------------
+
+    def _retry(self, record: Record, retry: Retry, now: float) -> None:
+        if self._store.retry(record):
+            self._metrics.retries[retry.reason] += 1
+            if retry.not_before > now:
+                self.dispatch.enqueue_later(record, retry.not_before)
+            else:
+                self.dispatch.enqueue(record, first=True)
+
+    def fail(self, record: Record, failure: Failure) -> None:
+        if self._store.fail(record, failure, self._clock.now()):
+            self.settled(record)
+
+    def evict(self, record: Record, *, told: bool) -> None:
+        unfinished = record.state in UNFINISHED
+        if self._store.evict(record, told=told) and unfinished:
+            self.settled(record)
+
+    def settled(self, record: Record) -> None:
+        self._metrics.samples[_OUTCOMES[record.state]] += 1
+        if record.started_at:
+            self._metrics.stage("upstream", self._clock.now() - record.started_at)
+        self._delivery.settled(record)
+
+
+class Run(Exchange):
+    """One record on its way through an upstream."""
+
+    __slots__ = ("_runs", "fresh", "record", "url")
+
+    def __init__(self, runs: Runs, record: Record) -> None:
+        super().__init__()
+        self._runs = runs
+        self.record = record
+        self.url = ""
+        self.fresh = False
+
+    def answering(self) -> None:
+        self._runs.answering(self)
+
+    def answered(self, status: int, body: bytes, retry_after: str | None) -> None:
+        self._runs.answered(self, status, body, retry_after)
+
+    def failed(self, error: Exception) -> None:
+        self._runs.failed(self, error)
