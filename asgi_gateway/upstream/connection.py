@@ -40,11 +40,11 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_again",
         "_body",
-        "_complete",
         "_exchange",
         "_head",
         "_owner",
         "_parser",
+        "_status",
         "_transport",
         "_used",
         "heard_at",
@@ -60,7 +60,8 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._used = False
         self._again = False
-        self._complete = False
+        # Of a whole answer, else 0.
+        self._status = 0
         self._body: list[bytes] = []
         # What came before the first byte of a body, kept while an answer is not whole.
         self._head = b""
@@ -112,11 +113,11 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not self._complete:
+            if not self._status:
                 self.fail(Interrupted(f"the upstream's answer is not HTTP: {error}"))
                 return
             self._again = True  # what follows a whole answer
-        if self._complete:
+        if self._status:
             self._answered(exchange, data)
         elif not self._head or not self._body:
             self._begun(exchange, data)
@@ -130,7 +131,7 @@ class Connection(asyncio.Protocol):
             return
         status = self._parser.get_status_code() if self._body else 0
         if error is None and status >= 200 and not _framed(self._head):
-            self._complete = self._again = True  # the end of the connection ends the body
+            self._status, self._again = status, True  # the end of the connection ends the body
             self._answered(self._exchange, b"")
             return
         what = f"{type(error).__name__}: {error}" if error is not None else "it was closed"
@@ -151,13 +152,12 @@ class Connection(asyncio.Protocol):
             self.fail(Interrupted(f"the upstream's headers have over {HEAD_CAP_BYTES} bytes"))
 
     def _answered(self, exchange: Exchange, data: bytes) -> None:
-        parser, pieces = self._parser, self._body
-        status: int = parser.get_status_code()
+        status, pieces = self._status, self._body
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         retry_after = _retry_after(self._head + data) if status >= 300 else None
         reusable = not self._again
         self._exchange, exchange.work = None, None
-        self._used, self._complete, self._again = True, False, False
+        self._used, self._status, self._again = True, 0, False
         self._body, self._head = [], b""
         if not reusable:
             self._transport.abort()
@@ -167,16 +167,18 @@ class Connection(asyncio.Protocol):
     # --- from the parser --------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._again = self._complete
+        self._again = self._status > 0
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
+        if not self._status:
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:
-            return  # an interim answer; the real one follows
-        self._complete = True
-        self._again = self._again or not self._parser.should_keep_alive()
+        status = self._parser.get_status_code()
+        if status < 200 or self._status:
+            return  # an interim answer, which the real one follows; or what nobody asked for
+        self._status = status
+        self._again = not self._parser.should_keep_alive()
 
 
 def _framed(head: bytes) -> bool:
