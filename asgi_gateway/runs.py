@@ -6,6 +6,7 @@ Every run ends in exactly one settlement, or back in line. What an upstream outc
 
 import asyncio
 import logging
+from collections import deque
 from typing import Final
 
 from asgi_gateway.clock import Clock
@@ -21,11 +22,15 @@ from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.choice import Choice
 from asgi_gateway.upstream.dispatch import Dispatch
-from asgi_gateway.upstream.exchange import Exchange, Transport
+from asgi_gateway.upstream.exchange import Answer, Exchange, Transport
 from asgi_gateway.upstream.remedy import Remedies, Retry
+from asgi_gateway.upstream.turn import Turn
 from asgi_gateway.upstream.verdict import judge
 
 log = logging.getLogger(__name__)
+
+# Reading an answer takes some 40 us; thousands that come at once must not be one turn of the loop.
+ANSWERS_PER_TURN: Final = 64
 
 _OUTCOMES: Final = {
     State.SUCCEEDED: "succeeded",
@@ -56,6 +61,8 @@ class Runs:
         self._choice = Choice(settings.upstream)
         self._remedies = Remedies(settings.upstream)
         self._decoder = Decoder(settings.missing_logprobs)
+        self._turn = Turn(ANSWERS_PER_TURN, self._read_on)
+        self._unread: deque[tuple[Run, Answer]] = deque()
         self.dispatch = Dispatch(
             store, clock, transport, settings.upstream.max_connections, self._begin
         )
@@ -87,14 +94,26 @@ class Runs:
     def answering(self, run: "Run") -> None:
         self._store.drop_prompt(run.record)
 
-    def answered(self, run: "Run", status: int, body: bytes, retry_after: str | None) -> None:
-        """The upstream's whole answer: a result, or what it says went wrong."""
-        record = run.record
+    def answered(self, run: "Run", answer: Answer) -> None:
+        """The upstream's whole answer has come; it is read now or in a later turn of the loop."""
+        if not self._unread and self._turn.take():
+            self._read(run, answer)
+        else:
+            self._unread.append((run, answer))
+
+    def _read_on(self) -> None:
+        while self._unread and self._turn.take():
+            run, answer = self._unread.popleft()
+            if self.dispatch.runs(run.record, run):  # or it was aborted meanwhile
+                self._read(run, answer)
+
+    def _read(self, run: "Run", answer: Answer) -> None:
+        """A result, or what the upstream says went wrong."""
+        record, body = run.record, answer.body
         try:
-            if status != 200:
-                failure = judge(status, body, retry_after)
-                if failure is not None:
-                    raise failure
+            failure = judge(answer.status, body, answer.retry_after)
+            if failure is not None:
+                raise failure
             if names_other_request(body, record.request_id):
                 raise Interrupted("the upstream answered another request on this connection")
             result = encode(self._decoder.decode(body, record.want, record.prompt_tokens))
@@ -190,8 +209,8 @@ class Run(Exchange):
     def answering(self) -> None:
         self._runs.answering(self)
 
-    def answered(self, status: int, body: bytes, retry_after: str | None) -> None:
-        self._runs.answered(self, status, body, retry_after)
+    def answered(self, answer: Answer) -> None:
+        self._runs.answered(self, answer)
 
     def failed(self, error: Exception) -> None:
         self._runs.failed(self, error)

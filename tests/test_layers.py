@@ -19,7 +19,7 @@
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 1 | `protocol`, `replies` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
-| 0 | `codec`, `upstream`, `upstream/poison`, `training` |
+| 0 | `codec`, `upstream`, `upstream/poison`, `upstream/turn`, `training` |
 
 `package/*` is a package as one unit: its modules may also import each other, without a circle.
 

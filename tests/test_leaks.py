@@ -25,7 +25,7 @@ from asgi_gateway.errors import (
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.client import ServedModel
 from asgi_gateway.upstream.dispatch import SETTLED_IN_LINE
-from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.exchange import Answer, Exchange
 from tests.support.asgi_client import turns
 from tests.support.gateway import Driven, driven
 from tests.support.upstream import completion
@@ -85,14 +85,14 @@ class SocketlessClient:
             exchange.failed(Interrupted("cut"))
         elif kind == 2:
             exchange.answering()
-            exchange.answered(200, b"no JSON", None)
+            exchange.answered(Answer(200, b"no JSON", None))
         elif kind is not None and request_id not in self._tried:
             self._tried.add(request_id)
             exchange.failed(AT_FIRST[kind]("at first"))
         else:
             self._tried.discard(request_id)
             exchange.answering()
-            exchange.answered(200, ANSWER, None)
+            exchange.answered(Answer(200, ANSWER, None))
 
 
 def books(gateway: Driven) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from yarl import URL
 
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable, UpstreamError
 from asgi_gateway.settings import UpstreamSettings
-from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.exchange import Answer, Exchange
 
 # A reused connection that dies this soon after our write was closed by the upstream while idle.
 STALE_WITHIN_S: Final = 1.0
@@ -107,7 +107,7 @@ class Client:
         *,
         fresh: bool,
     ) -> None:
-        answer: tuple[int, bytes, str | None] | Exception
+        answer: Answer | Exception
         try:
             answer = await self._post(exchange, post, url, body, headers, fresh=fresh)
         except Exception as error:  # noqa: BLE001 - whoever waits for the answer tells them apart
@@ -118,7 +118,7 @@ class Client:
         if isinstance(answer, Exception):
             exchange.failed(answer)
         else:
-            exchange.answered(*answer)
+            exchange.answered(answer)
 
     async def _post(
         self,
@@ -129,8 +129,8 @@ class Client:
         headers: dict[str, str],
         *,
         fresh: bool,
-    ) -> tuple[int, bytes, str | None]:
-        """Status, whole body and Retry-After.
+    ) -> Answer:
+        """The whole answer.
 
         Raises:
             Unavailable, StaleConnection, Interrupted.
@@ -150,7 +150,7 @@ class Client:
                 if response.status < 300 and not post.aborted:
                     exchange.answering()
                 answer = await response.read()
-                return response.status, answer, response.headers.get("Retry-After")
+                return Answer(response.status, answer, response.headers.get("Retry-After"))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _translated(error, post) from error
 

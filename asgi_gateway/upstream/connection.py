@@ -11,7 +11,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from asgi_gateway.errors import Interrupted, StaleConnection, UpstreamError
-from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.exchange import Answer, Exchange
 from asgi_gateway.upstream.origin import Origin
 
 # A reused connection that dies this soon after our write was closed by the upstream while idle.
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
         if not reusable:
             self._transport.abort()
         self._owner.released(self, reusable=reusable)
-        exchange.answered(status, body, retry_after)
+        exchange.answered(Answer(status, body, retry_after))
 
     # --- from the parser --------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ A queued sample is an entry in a deque and nothing else: no task, no timer, no e
 connection is free and the answer has room, it becomes RUNNING and gets its one exchange.
 """
 
-import asyncio
 import heapq
 import itertools
 from collections import deque
@@ -16,6 +15,7 @@ from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.exchange import Exchange, Transport
+from asgi_gateway.upstream.turn import Turn
 
 # So many settled records in line are not worth a walk along it.
 SETTLED_IN_LINE: Final = 1024
@@ -50,7 +50,7 @@ class Dispatch:
         self._order = itertools.count()
         self._running: dict[Record, Exchange] = {}
         self._closed = False
-        self._starts_left = STARTS_PER_TURN
+        self._turn = Turn(STARTS_PER_TURN, self.pump)
         # Since when the head of the line has waited for bytes and not for a connection.
         self._blocked_since: float | None = None
 
@@ -91,8 +91,6 @@ class Dispatch:
     def pump(self) -> None:
         """Start waiting records while connections and bytes last, at most so many in one turn."""
         while self._waiting and len(self._running) < self._max_connections and not self._closed:
-            if not self._starts_left:
-                return
             record = self._waiting[0]
             if record.state is not State.QUEUED:  # cancelled or evicted while it waited
                 self._waiting.popleft()
@@ -102,16 +100,15 @@ class Dispatch:
                     self._blocked_since = self._clock.now()
                 return
             self._blocked_since = None
+            if not self._turn.take():
+                return
             self._waiting.popleft()
             if self._store.start(record, self._clock.now()):
-                if self._starts_left == STARTS_PER_TURN:
-                    asyncio.get_running_loop().call_soon(self._next_turn)
-                self._starts_left -= 1
                 self._running[record] = self._begin(record)
 
-    def _next_turn(self) -> None:
-        self._starts_left = STARTS_PER_TURN
-        self.pump()
+    def runs(self, record: Record, exchange: Exchange) -> bool:
+        """Whether an exchange was neither ended nor aborted."""
+        return self._running.get(record) is exchange
 
     def blocked(self, now: float, for_s: float) -> Record | None:
         """The head of the line, if it has waited for bytes at least so long."""
@@ -123,7 +120,7 @@ class Dispatch:
     def ended(self, record: Record, exchange: Exchange) -> None:
         """An exchange is over: its connection is free for the next in line."""
         # A record that went back in line in its last step may be running again already.
-        if self._running.get(record) is exchange:
+        if self.runs(record, exchange):
             del self._running[record]
         self.pump()
 

@@ -1,6 +1,14 @@
 """One POST to an upstream, as both transports and those who wait for its outcome see it."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+
+class Answer(NamedTuple):
+    """A whole HTTP answer, whatever its status; `retry_after` is the header of that name."""
+
+    status: int
+    body: bytes
+    retry_after: str | None
 
 
 class Exchange:
@@ -18,8 +26,8 @@ class Exchange:
     def answering(self) -> None:
         """A 2xx answer has begun: the request will not be sent again."""
 
-    def answered(self, status: int, body: bytes, retry_after: str | None) -> None:
-        """The whole answer, whatever its status; `retry_after` is the header of that name."""
+    def answered(self, answer: Answer) -> None:
+        """The whole answer has come."""
         raise NotImplementedError
 
     def failed(self, error: Exception) -> None:

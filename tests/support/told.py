@@ -2,7 +2,7 @@
 
 import asyncio
 
-from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.exchange import Answer, Exchange
 
 
 class Told(Exchange):
@@ -16,8 +16,8 @@ class Told(Exchange):
     def answering(self) -> None:
         self.story.append("answering")
 
-    def answered(self, status: int, body: bytes, retry_after: str | None) -> None:
-        self.story.append((status, body, retry_after))
+    def answered(self, answer: Answer) -> None:
+        self.story.append(answer)
         self._over.set()
 
     def failed(self, error: Exception) -> None:
