@@ -125,6 +125,8 @@ def serve(settings: Settings) -> int:
         access_log=False,
         log_level="warning",
         server_header=False,
+        # Only a trainer is told who called; wrapped around every request it is 3% of the CPU.
+        proxy_headers=settings.training.url is not None,
         timeout_keep_alive=max(1, int(server.keepalive_s)),
         backlog=server.backlog,
     )
