@@ -14,7 +14,7 @@ from asgi_gateway.upstream.dispatch import Dispatch
 from tests.support.clock import ManualClock
 
 
-def queued(store: MemoryStore, number: int) -> Record:
+def queued(store: MemoryStore, number: int, reserve_bytes: int = 8) -> Record:
     record = Record(
         request_id=f"r{number}",
         caller="c",
@@ -23,7 +23,7 @@ def queued(store: MemoryStore, number: int) -> Record:
         digest=b"",
         want=Want(1, False, 0, 0, 0),
         prompt_tokens=1,
-        reserve_bytes=8,
+        reserve_bytes=reserve_bytes,
         body=b"x",
         accepted_at=0.0,
     )
@@ -102,3 +102,27 @@ async def test_nothing_starts_after_the_end(store: MemoryStore) -> None:
         line.enqueue(queued(store, i))
     await line.close()
     assert len(runs.started) <= dispatch.STARTS_PER_TURN
+
+
+async def test_only_a_head_that_still_waits_is_blocked(store: MemoryStore) -> None:
+    """And the one behind it waits its own time, not what is left of the other's."""
+    clock = ManualClock()
+    line = Dispatch(store, clock, 1000, Runs(store, at_once=False))
+    running = queued(store, 0)
+    line.enqueue(running)
+    large = 1 << 20
+    heads = [queued(store, number, reserve_bytes=large) for number in (1, 2)]
+    for record in heads:
+        line.enqueue(record)
+    clock.advance(29)
+    assert line.blocked(clock.now(), 30) is None
+    clock.advance(1)
+    store.cancel(heads[0], clock.now())
+    assert line.blocked(clock.now(), 30) is None
+    line.tick(clock.now())
+    clock.advance(29)
+    assert line.blocked(clock.now(), 30) is None
+    clock.advance(1)
+    assert line.blocked(clock.now(), 30) is heads[1]
+    store.cancel(running, clock.now())
+    await line.close()
