@@ -27,6 +27,7 @@ from asgi_gateway.errors import (
 )
 from asgi_gateway.ids import Ids, names_other_request
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.replies import QueueState
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
@@ -47,13 +48,6 @@ BACKOFF_CAP_S: Final = 15.0
 MAKE_ROOM_AFTER_S: Final = 30.0
 SWEEP_BUDGET: Final = 2048
 
-_OUTCOMES: Final = {
-    State.SUCCEEDED: "succeeded",
-    State.FAILED: "failed",
-    State.CANCELLED: "cancelled",
-    State.GONE: "gone",
-}
-
 
 class Sampling:
     def __init__(
@@ -72,6 +66,7 @@ class Sampling:
         self._client = client
         self._ids = ids
         self._metrics = metrics
+        self._outcomes = Outcomes(metrics)
         self._choice = Choice(settings.upstream)
         self._poison = PoisonGuard(settings.upstream.poison_after)
         self._decoder = Decoder(settings.missing_logprobs)
@@ -116,7 +111,6 @@ class Sampling:
 
     async def run(self, record: Record, exchange: Exchange) -> None:
         """Send one RUNNING record upstream and settle it, or put it back in line."""
-        self._metrics.stage("queued", record.started_at - record.accepted_at)
         try:
             answer = await self._post(record, exchange)
             if names_other_request(answer, record.request_id):
@@ -211,7 +205,7 @@ class Sampling:
             self._retry(record, now + wait_s, "unavailable")
 
     def _retry(self, record: Record, not_before: float, reason: str) -> None:
-        if self._store.retry(record):
+        if self._store.retry(record, self._clock.now()):
             self._metrics.retries[reason] += 1
             if not_before > self._clock.now():
                 self._dispatch.enqueue_later(record, not_before)
@@ -233,9 +227,7 @@ class Sampling:
             self._settled(record)
 
     def _settled(self, record: Record) -> None:
-        self._metrics.samples[_OUTCOMES[record.state]] += 1
-        if record.started_at:
-            self._metrics.stage("upstream", self._clock.now() - record.started_at)
+        self._outcomes.settled(record, self._clock.now())
         self.delivery.settled(record)
 
     # --- find ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@
 | 7 | `sampling`, `training/behind` |
 | 6 | `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
-| 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
+| 4 | `openapi`, `outcomes`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 3 | `schemas` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
 | 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
