@@ -112,10 +112,10 @@ def serve(settings: Settings) -> int:
         settings = replace(settings, state=replace(settings.state, dir=str(folder)))
     try:
         gateway = Gateway(settings)
-    except StateError as error:
+    except (StateError, SettingsError) as error:
         for listener in listeners:
             listener.close()
-        return _refuse([str(error)])
+        return _refuse(str(error).splitlines())
     config = uvicorn.Config(
         gateway,
         loop="uvloop",

@@ -27,7 +27,7 @@ class Metrics:
         self.stage_samples = dict.fromkeys(STAGES, 0)
         self.bugs = 0
         self.evicted_for_room = 0
-        self._gauges: list[tuple[str, str, Callable[[], float]]] = []
+        self._read: list[tuple[str, str, str, Callable[[], float]]] = []
 
     def stage(self, name: str, seconds: float) -> None:
         """One sample has left a stage after so long."""
@@ -35,13 +35,18 @@ class Metrics:
         self.stage_samples[name] += 1
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        self._gauges.append((name, text, read))
+        """A number that its owner has, read when scraped."""
+        self._read.append((name, "gauge", text, read))
+
+    def counter(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """The same, of what only grows."""
+        self._read.append((name, "counter", text, read))
 
     def render(self) -> bytes:
         """The text exposition, format 0.0.4."""
         lines: list[str] = []
-        for name, text, read in self._gauges:
-            _family(lines, name, "gauge", text, [({}, read())])
+        for name, kind, text, read in self._read:
+            _family(lines, name, kind, text, [({}, read())])
         counters: tuple[tuple[str, str, str, Counter[str]], ...] = (
             ("samples_total", "Samples settled, by outcome.", "outcome", self.samples),
             ("polls_total", "Polls answered, by result.", "result", self.polls),

@@ -1,8 +1,9 @@
-"""What is counted of a settled sample: its outcome, and where its time went."""
+"""What is counted and written of a settled sample: its outcome, and where its time went."""
 
 from typing import Final
 
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
 
@@ -17,8 +18,9 @@ OUTCOMES: Final = {
 class Outcomes:
     """Told of every sample once, when it is settled."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, samplelog: SampleLog | None = None) -> None:
         self._metrics = metrics
+        self._samplelog = samplelog
 
     def settled(self, record: Record, now: float) -> None:
         """Count one sample: the time in line of each, the upstream's of those that were sent.
@@ -27,7 +29,10 @@ class Outcomes:
         """
         upstream_s = record.upstream_s + (now - record.started_at if record.started_at else 0.0)
         queued_s = now - record.accepted_at - upstream_s
-        self._metrics.samples[OUTCOMES[record.state]] += 1
+        outcome = OUTCOMES[record.state]
+        self._metrics.samples[outcome] += 1
         self._metrics.stage("queued", queued_s)
         if record.attempts:
             self._metrics.stage("upstream", upstream_s)
+        if self._samplelog is not None:
+            self._samplelog.settled(record, outcome, queued_s, upstream_s)

@@ -29,6 +29,7 @@ from asgi_gateway.ids import Ids, names_other_request
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.replies import QueueState
+from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
@@ -59,6 +60,7 @@ class Sampling:
         client: Client,
         ids: Ids,
         metrics: Metrics,
+        samplelog: SampleLog | None = None,
     ) -> None:
         self._upstream = settings.upstream
         self._clock = clock
@@ -66,7 +68,7 @@ class Sampling:
         self._client = client
         self._ids = ids
         self._metrics = metrics
-        self._outcomes = Outcomes(metrics)
+        self._outcomes = Outcomes(metrics, samplelog)
         self._choice = Choice(settings.upstream)
         self._poison = PoisonGuard(settings.upstream.poison_after)
         self._decoder = Decoder(settings.missing_logprobs)
@@ -141,7 +143,7 @@ class Sampling:
             if record.body is None:
                 raise Interrupted("the sample was settled before it was sent")
             try:
-                exchange.url = self._choice.url(record)
+                exchange.url = record.upstream = self._choice.url(record)
                 return await self._client.complete(
                     exchange.url,
                     record.body,
@@ -219,6 +221,7 @@ class Sampling:
     def _give_back(self, record: Record, error: UpstreamError) -> None:
         """Settle as 410: the SDK submits the sample again and no training run ends."""
         log.warning("sample %s handed back to its client: %s", record.request_id, error)
+        record.failure = Failure(str(error), error.category)
         self._evict(record, told=False)
 
     def _evict(self, record: Record, *, told: bool) -> None:

@@ -9,13 +9,16 @@
 | 7 | `sampling`, `training/behind` |
 | 6 | `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
-| 4 | `openapi`, `outcomes`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
+| 5 | `outcomes` |
+| 4 | `samplelog` |
+| 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 3 | `schemas` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
 | 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*` |
 | 1 | `protocol`, `replies` |
+| 0 | `kernel`, `linefile` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `codec`, `upstream`, `upstream/poison`, `training` |
 

@@ -41,9 +41,9 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
     it is safe because a record refers to no container that could lead back to it.
 
     Times are seconds of the monotonic clock. `started_at` is 0 where it is not at the upstream;
-    `upstream_s` is the time of the runs that came back. `body` is the upstream request and is
-    dropped at the first byte of a 2xx answer; `charged_bytes` is what it counts against the byte
-    budget.
+    `upstream_s` is the time of the runs that came back, `upstream` the URL of the last run. `body`
+    is the upstream request and is dropped at the first byte of a 2xx answer; `charged_bytes` is
+    what it counts against the byte budget.
     """
 
     # of the request
@@ -63,6 +63,7 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
     started_at: float = 0.0
     upstream_s: float = 0.0
     attempts: int = 0
+    upstream: str = ""
     unavailable_since: float | None = None
     unavailable_count: int = 0
     engine_faults: int = 0

@@ -6,7 +6,9 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.processes import (
@@ -118,6 +120,26 @@ def test_settings_that_are_wrong_are_all_named() -> None:
     )
     assert "poll.hold_s" in text
     assert "store.max_bytes" in text
+
+
+def test_a_sample_log_that_cannot_be_written(tmp_path: Path) -> None:
+    command = [*COMMAND, "--port", "0", "--upstream", "http://127.0.0.1:1"]
+    text = refused(command, log__samples=tmp_path / "absent" / "samples.jsonl")
+    assert text.startswith("asgi-gateway: log.samples: cannot append to ")
+    assert text.endswith("No such file or directory\n")
+
+
+async def test_sample_lines_on_standard_output(upstream: FakeUpstream) -> None:
+    with serve(upstream.url, log__samples="-") as served:
+        remote = Remote(served.port)
+        await remote.handshake()
+        request_id = await remote.submit()
+        assert (await remote.poll(request_id)).status == 200
+        served.process.terminate()
+        assert await asyncio.to_thread(served.process.wait) == 0
+        listening, line = served.process.stdout.splitlines()
+        assert listening == f"asgi-gateway listening on {served.url}"
+        assert msgspec.json.decode(line)["request_id"] == request_id
 
 
 async def test_an_upstream_that_is_down_at_the_start(upstream: FakeUpstream) -> None:
