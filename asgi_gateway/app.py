@@ -31,6 +31,7 @@ from asgi_gateway.kernel import memory_limit_bytes
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.pauses import GcPauses, LoopLag
 from asgi_gateway.rest import RestHandlers
 from asgi_gateway.routes import Match, Table
 from asgi_gateway.samplelog import SampleLog
@@ -89,6 +90,7 @@ class Gateway:
         self._client = Client(settings.upstream)
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
         self._metrics = Metrics()
+        self._lag, self._pauses = LoopLag(TICK_S), GcPauses(self._clock)
         self._sampling = Sampling(
             settings=settings,
             clock=self._clock,
@@ -209,6 +211,7 @@ class Gateway:
             raise Unready("this gateway was closed")
         if self._ticker is None:
             self._client.open()
+            self._pauses.open()
             if self._samplelog is not None:
                 self._samplelog.open()
             if isinstance(self._behind, Proxy):
@@ -228,6 +231,7 @@ class Gateway:
         if ticker is None:
             return
         self._closed = True
+        self._pauses.close()
         tasks = [task for task in (ticker, self._catalog_task) if task is not None]
         for task in tasks:
             task.cancel()
@@ -270,6 +274,7 @@ class Gateway:
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self._lag.came(self._clock.now())
             try:
                 self.tick()
             except Exception:
@@ -278,6 +283,8 @@ class Gateway:
 
     def _add_gauges(self) -> None:
         store, gauge = self._store, self._metrics.gauge
+        self._lag.add_to(self._metrics)
+        self._pauses.add_to(self._metrics)
         if self._samplelog is not None:
             self._samplelog.add_to(self._metrics)
         gauge("samples_inflight", "Samples accepted and not settled.", lambda: store.in_flight)

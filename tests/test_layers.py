@@ -17,7 +17,7 @@
 | 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*` |
-| 1 | `protocol`, `replies` |
+| 1 | `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `codec`, `upstream`, `upstream/poison`, `training` |
