@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from asgi_gateway.kernel import accept_queue_limit
 from asgi_gateway.settings import (
     SECRETS,
     Loaded,
@@ -112,10 +113,11 @@ def serve(settings: Settings) -> int:
         settings = replace(settings, state=replace(settings.state, dir=str(folder)))
     try:
         gateway = Gateway(settings)
-    except StateError as error:
+    except (StateError, SettingsError) as error:
         for listener in listeners:
             listener.close()
-        return _refuse([str(error)])
+        return _refuse(str(error).splitlines())
+    _warn_of_short_queue(server.backlog)
     config = uvicorn.Config(
         gateway,
         loop="uvloop",
@@ -162,6 +164,16 @@ def _listen(host: str, port: int, backlog: int) -> list[socket.socket]:
         listener.close()
         raise
     return [listener, *(listener.dup() for _ in range(LISTENERS - 1))]
+
+
+def _warn_of_short_queue(backlog: int) -> None:
+    """The kernel shortens an accept queue without a word, and refuses what it has no room for."""
+    allowed = accept_queue_limit()
+    if allowed is not None and allowed < backlog:
+        sys.stderr.write(
+            f"asgi-gateway: server.backlog = {backlog} was asked, the kernel allows {allowed}"
+            f" connections to wait: sysctl -w net.core.somaxconn={backlog}\n"
+        )
 
 
 def _problems(settings: Settings) -> list[str]:

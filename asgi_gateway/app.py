@@ -27,14 +27,17 @@ from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
 from asgi_gateway.keeper import Keeper
+from asgi_gateway.kernel import memory_limit_bytes
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.pauses import GcPauses, LoopLag
 from asgi_gateway.rest import RestHandlers
 from asgi_gateway.routes import Match, Table
+from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.sampling import SWEEP_BUDGET, Sampling
 from asgi_gateway.sessions import Sessions
-from asgi_gateway.settings import Settings, memory_limit_bytes
+from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.states import State
 from asgi_gateway.training.behind import what_is_behind
@@ -63,6 +66,11 @@ class Gateway:
         self.settings = settings
         self._inner = inner
         self._clock = clock or SystemClock()
+        self._samplelog = (
+            SampleLog(settings.log, settings.upstream.urls, self._clock, self._model_of)
+            if settings.log.samples
+            else None
+        )
         self._keeper = (
             Keeper(Path(settings.state.dir), fsync=settings.state.fsync == "interval")
             if settings.state.dir
@@ -87,6 +95,7 @@ class Gateway:
         )
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
         self._metrics = Metrics()
+        self._lag, self._pauses = LoopLag(TICK_S), GcPauses(self._clock)
         self._sampling = Sampling(
             settings=settings,
             clock=self._clock,
@@ -94,6 +103,7 @@ class Gateway:
             transport=self._transport,
             ids=ids,
             metrics=self._metrics,
+            samplelog=self._samplelog,
         )
         self._sessions = Sessions(
             settings.session.timeout_s, settings.session.retention_s, ids, ledger
@@ -128,6 +138,9 @@ class Gateway:
         if self._behind is not None:
             return None
         return RestHandlers(sessions=self._sessions, catalog=self._catalog)
+
+    def _model_of(self, sampling_session_id: str) -> str | None:
+        return self._sessions.upstream_name(sampling_session_id)
 
     def __repr__(self) -> str:
         return f"<Gateway {self._store!r} {self._sessions!r}>"
@@ -205,6 +218,9 @@ class Gateway:
             self._client.open()
             if self._transport is not self._client:
                 self._transport.open()
+            self._pauses.open()
+            if self._samplelog is not None:
+                self._samplelog.open()
             if isinstance(self._behind, Proxy):
                 self._behind.open()
             self._ticker = asyncio.create_task(self._tick_for_ever())
@@ -222,6 +238,7 @@ class Gateway:
         if ticker is None:
             return
         self._closed = True
+        self._pauses.close()
         tasks = [task for task in (ticker, self._catalog_task) if task is not None]
         for task in tasks:
             task.cancel()
@@ -237,6 +254,8 @@ class Gateway:
             await self._behind.close()
         if self._keeper is not None:
             self._keeper.close()
+        if self._samplelog is not None:
+            await asyncio.to_thread(self._samplelog.close)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Gateway"]:
@@ -258,10 +277,13 @@ class Gateway:
             self._sampling.end_session(sampler.sampling_session_id, finished=True)
         if self._keeper is not None:
             self._keeper.tick(now)
+        if self._samplelog is not None:
+            self._samplelog.tick()
 
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self._lag.came(self._clock.now())
             try:
                 self.tick()
             except Exception:
@@ -270,6 +292,10 @@ class Gateway:
 
     def _add_gauges(self) -> None:
         store, gauge = self._store, self._metrics.gauge
+        self._lag.add_to(self._metrics)
+        self._pauses.add_to(self._metrics)
+        if self._samplelog is not None:
+            self._samplelog.add_to(self._metrics)
         gauge("samples_inflight", "Samples accepted and not settled.", lambda: store.in_flight)
         gauge(
             "samples_queued",

@@ -10,6 +10,8 @@ PREFIX: Final = "asgi_gateway_"
 STAGES: Final = ("queued", "upstream", "deliver")
 
 Samples = Iterable[tuple[Mapping[str, str], float]]
+# Value of the label, sum, count.
+Sums = Iterable[tuple[str, float, int]]
 
 
 class Metrics:
@@ -27,7 +29,9 @@ class Metrics:
         self.stage_samples = dict.fromkeys(STAGES, 0)
         self.bugs = 0
         self.evicted_for_room = 0
-        self._gauges: list[tuple[str, str, Callable[[], float]]] = []
+        self._read: list[tuple[str, str, str, Callable[[], float]]] = []
+        self._summaries: list[tuple[str, str, str, Callable[[], Sums]]] = []
+        self.summary("stage_seconds", "Time of samples in each stage.", "stage", self._stages)
 
     def stage(self, name: str, seconds: float) -> None:
         """One sample has left a stage after so long."""
@@ -35,13 +39,25 @@ class Metrics:
         self.stage_samples[name] += 1
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        self._gauges.append((name, text, read))
+        """A number that its owner has, read when scraped."""
+        self._read.append((name, "gauge", text, read))
+
+    def counter(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """The same, of what only grows."""
+        self._read.append((name, "counter", text, read))
+
+    def summary(self, name: str, text: str, label: str, read: Callable[[], Sums]) -> None:
+        """Sums and counts by one label, read when scraped."""
+        self._summaries.append((name, text, label, read))
+
+    def _stages(self) -> Sums:
+        return ((stage, self.stage_s[stage], self.stage_samples[stage]) for stage in STAGES)
 
     def render(self) -> bytes:
         """The text exposition, format 0.0.4."""
         lines: list[str] = []
-        for name, text, read in self._gauges:
-            _family(lines, name, "gauge", text, [({}, read())])
+        for name, kind, text, read in self._read:
+            _family(lines, name, kind, text, [({}, read())])
         counters: tuple[tuple[str, str, str, Counter[str]], ...] = (
             ("samples_total", "Samples settled, by outcome.", "outcome", self.samples),
             ("polls_total", "Polls answered, by result.", "result", self.polls),
@@ -52,12 +68,11 @@ class Metrics:
         for name, text, label, counter in counters:
             values = [({label: key}, n) for key, n in sorted(counter.items())]
             _family(lines, name, "counter", text, values)
-        name = "stage_seconds"
-        _family(lines, name, "summary", "Time of samples in each stage.", ())
-        for stage in STAGES:
-            label = f'{{stage="{stage}"}}'
-            lines.append(f"{PREFIX}{name}_sum{label} {self.stage_s[stage]}")
-            lines.append(f"{PREFIX}{name}_count{label} {self.stage_samples[stage]}")
+        for name, text, label, sums in self._summaries:
+            _family(lines, name, "summary", text, ())
+            for value, total, count in sums():
+                lines.append(f'{PREFIX}{name}_sum{{{label}="{value}"}} {total}')
+                lines.append(f'{PREFIX}{name}_count{{{label}="{value}"}} {count}')
         dropped: list[tuple[dict[str, str], float]] = [({}, self.evicted_for_room)]
         _family(lines, "evicted_for_room_total", "counter", "Results dropped early.", dropped)
         _family(lines, "bugs_total", "counter", "Faults inside the gateway.", [({}, self.bugs)])

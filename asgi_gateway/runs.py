@@ -16,6 +16,7 @@ from asgi_gateway.delivery import UNFINISHED, Delivery
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable, UpstreamError
 from asgi_gateway.ids import names_other_request
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
@@ -32,13 +33,6 @@ log = logging.getLogger(__name__)
 # Reading an answer takes some 40 us; thousands that come at once must not be one turn of the loop.
 ANSWERS_PER_TURN: Final = 64
 
-_OUTCOMES: Final = {
-    State.SUCCEEDED: "succeeded",
-    State.FAILED: "failed",
-    State.CANCELLED: "cancelled",
-    State.GONE: "gone",
-}
-
 
 class Runs:
     """Sends records upstream in the order of the line and settles each on every path."""
@@ -52,12 +46,14 @@ class Runs:
         transport: Transport,
         delivery: Delivery,
         metrics: Metrics,
+        outcomes: Outcomes,
     ) -> None:
         self._clock = clock
         self._store = store
         self._transport = transport
         self._delivery = delivery
         self._metrics = metrics
+        self._outcomes = outcomes
         self._choice = Choice(settings.upstream)
         self._remedies = Remedies(settings.upstream)
         self._decoder = Decoder(settings.missing_logprobs)
@@ -71,14 +67,13 @@ class Runs:
 
     def _begin(self, record: Record) -> Exchange:
         """Send one RUNNING record upstream."""
-        self._metrics.stage("queued", record.started_at - record.accepted_at)
         run = Run(self, record)
         self._send(run)
         return run
 
     def _send(self, run: "Run") -> None:
         record = run.record
-        run.url = self._choice.url(record)
+        run.url = record.upstream = self._choice.url(record)
         try:
             self._transport.send(
                 run,
@@ -157,6 +152,7 @@ class Runs:
             self.fail(record, remedy)
         else:
             log.warning("sample %s handed back to its client: %s", record.request_id, error)
+            record.failure = Failure(str(error), error.category)
             self.evict(record, told=False)
 
     def _ended(self, run: "Run", outcome: str) -> None:
@@ -171,7 +167,7 @@ class Runs:
     # --- settle ----------------------------------------------------------------------------------
 
     def _retry(self, record: Record, retry: Retry, now: float) -> None:
-        if self._store.retry(record):
+        if self._store.retry(record, now):
             self._metrics.retries[retry.reason] += 1
             if retry.not_before > now:
                 self.dispatch.enqueue_later(record, retry.not_before)
@@ -188,9 +184,7 @@ class Runs:
             self.settled(record)
 
     def settled(self, record: Record) -> None:
-        self._metrics.samples[_OUTCOMES[record.state]] += 1
-        if record.started_at:
-            self._metrics.stage("upstream", self._clock.now() - record.started_at)
+        self._outcomes.settled(record, self._clock.now())
         self._delivery.settled(record)
 
 

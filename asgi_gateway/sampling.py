@@ -12,8 +12,10 @@ from asgi_gateway.delivery import Delivery
 from asgi_gateway.errors import Gone, Overdue
 from asgi_gateway.ids import Ids
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.replies import QueueState
 from asgi_gateway.runs import Runs
+from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
@@ -36,6 +38,7 @@ class Sampling:
         transport: Transport,
         ids: Ids,
         metrics: Metrics,
+        samplelog: SampleLog | None = None,
     ) -> None:
         self._read_timeout_s = settings.upstream.read_timeout_s
         self._clock = clock
@@ -50,6 +53,7 @@ class Sampling:
             transport=transport,
             delivery=self.delivery,
             metrics=metrics,
+            outcomes=Outcomes(metrics, samplelog),
         )
         self._dispatch = self._runs.dispatch
 

@@ -198,6 +198,11 @@ class Sessions:
             raise NotFound("the session of this sampling_session_id was finished")
         return sampling
 
+    def upstream_name(self, sampling_session_id: str) -> str | None:
+        """What the upstream calls the weights of a sampling session that is known."""
+        sampling = self._sampling.get(sampling_session_id)
+        return sampling.model.upstream_name if sampling is not None else None
+
     def may_have_issued(self, sampling_session_id: str, caller: str) -> bool:
         """Whether a sampling session that cannot be found was ours: finished, forgotten, or of an
         earlier process."""

@@ -22,11 +22,6 @@ _OF_KUBERNETES: Final = re.compile(
     rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)"
 )
 SECRETS: Final = frozenset({"id_key"})
-# Version 2 and version 1, as a container sees its own limit.
-CGROUP_LIMITS: Final = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -138,6 +133,16 @@ class StateSettings(_Section, frozen=True, kw_only=True):
     fsync: Literal["none", "interval"] = "none"
 
 
+class LogSettings(_Section, frozen=True, kw_only=True):
+    """One JSON line per finished sample."""
+
+    # Empty: none. "-": standard output. Else a file that is appended to.
+    samples: str = ""
+    # Of those that succeeded; what failed, was cancelled, is gone or slow is always written.
+    success_share: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    slow_s: Positive = 60.0
+
+
 class Settings(_Section, frozen=True, kw_only=True):
     server: ServerSettings = ServerSettings()
     upstream: UpstreamSettings = UpstreamSettings()
@@ -149,6 +154,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     state: StateSettings = StateSettings()
     training: TrainingSettings = TrainingSettings()
     limits: LimitSettings = LimitSettings()
+    log: LogSettings = LogSettings()
     missing_logprobs: Literal["fail", "nan"] = "fail"
     # Secret of the MAC in request ids; a random one per process where not given.
     id_key: Annotated[str, Meta(min_length=16)] | None = None
@@ -301,15 +307,3 @@ def default_state_dir(host: str, port: int) -> Path:
     """Where `serve` keeps its journal: one folder per address that it listens on."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "asgi-gateway" / f"{host.replace(':', '_')}-{port}"
-
-
-def memory_limit_bytes(limit_files: Iterable[Path] = CGROUP_LIMITS) -> int:
-    """The cgroup's memory limit where one is set, else the machine's physical memory, in bytes."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [physical]
-    for path in limit_files:
-        try:
-            limits.append(int(path.read_text()))
-        except (OSError, ValueError):  # absent, or "max"
-            continue
-    return min(limits)

@@ -10,6 +10,8 @@
 | 7 | `runs`, `training/behind` |
 | 6 | `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
+| 5 | `outcomes` |
+| 4 | `samplelog` |
 | 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 4 | `upstream/pool`, `upstream/remedy` |
 | 3 | `schemas`, `upstream/connection` |
@@ -17,7 +19,8 @@
 | 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
-| 1 | `protocol`, `replies` |
+| 1 | `protocol`, `replies`, `pauses` |
+| 0 | `kernel`, `linefile` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `codec`, `upstream`, `upstream/poison`, `upstream/turn`, `training` |
 

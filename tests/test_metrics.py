@@ -4,8 +4,9 @@ import asyncio
 from pathlib import Path
 
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.store.states import State
 from tests.support.asgi_client import turns
-from tests.support.gateway import Driven, driven
+from tests.support.gateway import SDK_HEADERS, Driven, driven
 from tests.support.held import metric
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
 from tests.support.waiting import until
@@ -44,6 +45,84 @@ async def test_stages_say_where_samples_are(upstream: FakeUpstream) -> None:
         assert metric(text, "stage_seconds_sum", stage="deliver") == 7
         assert metric(text, "stage_seconds_count", stage="deliver") == 3
         assert metric(text, "samples_undelivered") == 0
+
+
+class OneFault:
+    """The first request waits for `fail` and answers a JSON 500, the next wait for `succeed`."""
+
+    def __init__(self, upstream: FakeUpstream) -> None:
+        self.fail, self.succeed = asyncio.Event(), asyncio.Event()
+        self._first = True
+        upstream.script = self._script
+
+    async def _script(self, _: Request) -> Raw:
+        if self._first:
+            self._first = False
+            await self.fail.wait()
+            return answer(500, {"error": {"message": "engine"}})
+        await self.succeed.wait()
+        return answer(200, completion([1, 2], [-1.0, -2.0]))
+
+
+async def stages(gateway: Driven) -> dict[str, tuple[float, float]]:
+    """Stage -> seconds and samples."""
+    text = await scraped(gateway)
+    return {
+        stage: (
+            metric(text, "stage_seconds_sum", stage=stage),
+            metric(text, "stage_seconds_count", stage=stage),
+        )
+        for stage in ("queued", "upstream", "deliver")
+    }
+
+
+async def test_a_sample_that_is_tried_again_counts_once_in_each_stage(
+    upstream: FakeUpstream,
+) -> None:
+    fault = OneFault(upstream)
+    async with driven(upstream.url) as gateway:
+        await gateway.handshake()
+        request_id = (await gateway.submit()).json()["request_id"]
+        await until(lambda: upstream.requests)
+        gateway.clock.advance(10)
+        fault.fail.set()
+        store = gateway.gateway._store
+        await until(lambda: store.counts[State.QUEUED])
+        assert await stages(gateway) == {"queued": (0, 0), "upstream": (0, 0), "deliver": (0, 0)}
+        await gateway.advance(4)
+        await until(lambda: len(upstream.requests) == 2)
+        gateway.clock.advance(20)
+        fault.succeed.set()
+        assert (await gateway.poll(request_id).response()).status == 200
+        assert await stages(gateway) == {"queued": (4, 1), "upstream": (30, 1), "deliver": (0, 1)}
+
+
+async def test_time_in_line_is_not_the_upstreams(upstream: FakeUpstream) -> None:
+    """Nor is a sample counted there that never came to it."""
+    fault = OneFault(upstream)
+    async with driven(upstream.url, upstream__max_connections=1) as gateway:
+        await gateway.handshake()
+        tried = (await gateway.submit(0)).json()["request_id"]
+        await until(lambda: upstream.requests)
+        gateway.clock.advance(10)
+        fault.fail.set()
+        store = gateway.gateway._store
+        await until(lambda: store.counts[State.QUEUED])
+        running = (await gateway.submit(1)).json()["request_id"]
+        waiting = (await gateway.submit(2)).json()["request_id"]
+        await until(lambda: len(upstream.requests) == 2)
+        await gateway.advance(0.5)
+        for request_id in (tried, waiting):
+            body = {"request_id": request_id}
+            await gateway.client.post("/api/v1/cancel_future", body, SDK_HEADERS)
+        assert await stages(gateway) == {"queued": (1, 2), "upstream": (10, 1), "deliver": (0, 0)}
+        fault.succeed.set()
+        assert (await gateway.poll(running).response()).status == 200
+        assert await stages(gateway) == {
+            "queued": (1, 3),
+            "upstream": (10.5, 2),
+            "deliver": (0, 1),
+        }
 
 
 def test_large_numbers_are_exact() -> None:

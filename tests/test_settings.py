@@ -9,6 +9,7 @@ import pytest
 
 import asgi_gateway
 from asgi_gateway.__main__ import EXIT_USAGE, main
+from asgi_gateway.kernel import memory_limit_bytes
 from asgi_gateway.settings import (
     Loaded,
     ServerSettings,
@@ -16,7 +17,6 @@ from asgi_gateway.settings import (
     SettingsError,
     leaves,
     load,
-    memory_limit_bytes,
 )
 
 SECRET = "sixteen characters and more"

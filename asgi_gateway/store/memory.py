@@ -168,10 +168,11 @@ class MemoryStore:
             self._charge(record, -len(record.body))
             record.body = None
 
-    def retry(self, record: Record) -> bool:
+    def retry(self, record: Record, now: float) -> bool:
         """RUNNING -> QUEUED: stops the work clock, gives the reservation back."""
         if not self._apply(record, Event.RETRY):
             return False
+        record.came_back(now)
         self._work.stop(record)
         self._charge(record, -record.reserve_bytes)
         return True

@@ -40,8 +40,10 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
     gc=False keeps 131,072 of them out of the collector's way (5 ms a full pass against 46 ms);
     it is safe because a record refers to no container that could lead back to it.
 
-    Times are seconds of the monotonic clock. `body` is the upstream request and is dropped at the
-    first byte of a 2xx answer; `charged_bytes` is what it counts against the byte budget.
+    Times are seconds of the monotonic clock. `started_at` is 0 where it is not at the upstream;
+    `upstream_s` is the time of the runs that came back, `upstream` the URL of the last run. `body`
+    is the upstream request and is dropped at the first byte of a 2xx answer; `charged_bytes` is
+    what it counts against the byte budget.
     """
 
     # of the request
@@ -59,7 +61,9 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
     # of its run
     state: State = State.QUEUED
     started_at: float = 0.0
+    upstream_s: float = 0.0
     attempts: int = 0
+    upstream: str = ""
     unavailable_since: float | None = None
     unavailable_count: int = 0
     engine_faults: int = 0
@@ -71,6 +75,11 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
     result_json: bytes | None = None
     failure: Failure | None = None
     charged_bytes: int = 0
+
+    def came_back(self, now: float) -> None:
+        """Its run ended and did not settle it."""
+        self.upstream_s += now - self.started_at
+        self.started_at = 0.0
 
     def lost(self) -> Lost:
         """The note that stays when the record goes before its client knows."""

@@ -51,8 +51,9 @@ class Dispatch:
         self._running: dict[Record, Exchange] = {}
         self._closed = False
         self._turn = Turn(STARTS_PER_TURN, self.pump)
-        # Since when the head of the line has waited for bytes and not for a connection.
-        self._blocked_since: float | None = None
+        # The head of the line that waits for bytes and not for a connection, and since when.
+        self._blocked: Record | None = None
+        self._blocked_since = 0.0
 
     def __repr__(self) -> str:
         return (
@@ -96,10 +97,10 @@ class Dispatch:
                 self._waiting.popleft()
                 continue
             if not self._store.has_room(record):
-                if self._blocked_since is None:
-                    self._blocked_since = self._clock.now()
+                if self._blocked is not record:
+                    self._blocked, self._blocked_since = record, self._clock.now()
                 return
-            self._blocked_since = None
+            self._blocked = None
             if not self._turn.take():
                 return
             self._waiting.popleft()
@@ -111,11 +112,15 @@ class Dispatch:
         return self._running.get(record) is exchange
 
     def blocked(self, now: float, for_s: float) -> Record | None:
-        """The head of the line, if it has waited for bytes at least so long."""
-        if self._blocked_since is None or now - self._blocked_since < for_s or not self._waiting:
+        """The head of the line, if it has waited for bytes at least so long.
+
+        One that was cancelled or evicted meanwhile needs no room; the next begins its own wait.
+        """
+        record = self._blocked
+        if record is None or now - self._blocked_since < for_s:
             return None
-        self._blocked_since = None
-        return self._waiting[0]
+        self._blocked = None
+        return record if record.state is State.QUEUED else None
 
     def ended(self, record: Record, exchange: Exchange) -> None:
         """An exchange is over: its connection is free for the next in line."""

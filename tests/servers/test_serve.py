@@ -4,11 +4,15 @@ import asyncio
 import contextlib
 import signal
 import socket
+import struct
 import sys
 import time
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from asgi_gateway.kernel import accept_queue_limit
 from tests.support.processes import (
     Served,
     deaf_port,
@@ -55,7 +59,7 @@ async def parked(served: Served, count: int, stack: contextlib.AsyncExitStack) -
 
 async def test_the_first_line_says_where_it_listens(upstream: FakeUpstream) -> None:
     """And it accepts by then, at the first try."""
-    with serve(upstream.url) as served:
+    with serve(upstream.url, server__backlog=128) as served:
         assert (await Remote(served.port).get("/api/v1/healthz")).status == 200
         remote = Remote(served.port)
         await remote.handshake()
@@ -74,6 +78,40 @@ async def test_an_address_of_ipv6(upstream: FakeUpstream) -> None:
             assert line.startswith("asgi-gateway listening on http://[::1]:")
             port = int(line.rsplit(":", 1)[1])
             socket.create_connection(("::1", port), 2).close()
+
+
+# Of struct tcp_info; of a listening socket it is the length of its accept queue (tcp(7), ss).
+TCP_INFO_SACKED = struct.Struct("=28xI")
+
+
+def test_the_kernels_limit_is_what_a_listener_gets() -> None:
+    allowed = accept_queue_limit()
+    assert allowed is not None
+    for asked in (allowed - 1, allowed, allowed + 1):
+        with socket.create_server(("127.0.0.1", 0), backlog=asked) as listener:
+            info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_SACKED.size)
+            assert TCP_INFO_SACKED.unpack(info)[0] == min(asked, allowed)
+
+
+def test_a_queue_that_the_kernel_shortens_is_said(upstream: FakeUpstream) -> None:
+    allowed = accept_queue_limit()
+    assert allowed is not None
+    with serve(upstream.url, server__backlog=allowed + 1) as served:
+        assert served.process.stderr == (
+            f"asgi-gateway: server.backlog = {allowed + 1} was asked, the kernel allows {allowed}"
+            f" connections to wait: sysctl -w net.core.somaxconn={allowed + 1}\n"
+        )
+
+
+def test_a_queue_that_the_kernel_gives_is_not_worth_a_word(upstream: FakeUpstream) -> None:
+    allowed = accept_queue_limit()
+    assert allowed is not None
+    with serve(upstream.url, server__backlog=allowed) as served:
+        assert served.process.stderr == ""
+
+
+def test_a_kernel_that_does_not_say(tmp_path: Path) -> None:
+    assert accept_queue_limit(tmp_path / "absent") is None
 
 
 def refused(command: list[str], **settings: object) -> str:
@@ -120,6 +158,26 @@ def test_settings_that_are_wrong_are_all_named() -> None:
     assert "store.max_bytes" in text
 
 
+def test_a_sample_log_that_cannot_be_written(tmp_path: Path) -> None:
+    command = [*COMMAND, "--port", "0", "--upstream", "http://127.0.0.1:1"]
+    text = refused(command, log__samples=tmp_path / "absent" / "samples.jsonl")
+    assert text.startswith("asgi-gateway: log.samples: cannot append to ")
+    assert text.endswith("No such file or directory\n")
+
+
+async def test_sample_lines_on_standard_output(upstream: FakeUpstream) -> None:
+    with serve(upstream.url, log__samples="-") as served:
+        remote = Remote(served.port)
+        await remote.handshake()
+        request_id = await remote.submit()
+        assert (await remote.poll(request_id)).status == 200
+        served.process.terminate()
+        assert await asyncio.to_thread(served.process.wait) == 0
+        listening, line = served.process.stdout.splitlines()
+        assert listening == f"asgi-gateway listening on {served.url}"
+        assert msgspec.json.decode(line)["request_id"] == request_id
+
+
 async def test_an_upstream_that_is_down_at_the_start(upstream: FakeUpstream) -> None:
     """The gateway is healthy without it, says what is missing, and needs no restart after it."""
     port = free_port()
@@ -149,7 +207,7 @@ async def test_stopping_answers_parked_polls_at_once(
     silent: FakeUpstream, number: signal.Signals
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        served = stack.enter_context(serve(silent.url))
+        served = stack.enter_context(serve(silent.url, server__backlog=128))
         idle = await stack.enter_async_context(wire(served.port))
         assert (await idle.ask("GET", "/api/v1/healthz")).status == 200
         (connection,) = await parked(served, 1, stack)
@@ -170,7 +228,7 @@ async def test_stopping_answers_parked_polls_at_once(
 
 async def test_stopping_answers_many_parked_polls(silent: FakeUpstream) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        served = stack.enter_context(serve(silent.url))
+        served = stack.enter_context(serve(silent.url, server__backlog=128))
         connections = await parked(served, 300, stack)
         began = time.monotonic()
         served.process.terminate()

@@ -27,7 +27,7 @@ BODY_BYTES, RESERVED_BYTES = 40, 100  # of accepted()
 Verb = Callable[[MemoryStore, Record, float], bool]
 VERBS: dict[Event, Verb] = {
     Event.START: lambda store, record, now: store.start(record, now),
-    Event.RETRY: lambda store, record, now: store.retry(record),
+    Event.RETRY: lambda store, record, now: store.retry(record, now),
     Event.SUCCEED: lambda store, record, now: store.succeed(record, RESULT, now),
     Event.FAIL: lambda store, record, now: store.fail(record, FAILURE, now),
     Event.CANCEL: lambda store, record, now: store.cancel(record, now),
@@ -163,7 +163,8 @@ def test_attempts_count_starts() -> None:
     for attempt in (1, 2, 3):
         assert store.start(record, START_AT + attempt)
         assert (record.attempts, record.started_at) == (attempt, START_AT + attempt)
-        assert store.retry(record)
+        assert store.retry(record, START_AT + attempt + 0.5)
+        assert (record.upstream_s, record.started_at) == (0.5 * attempt, 0.0)
 
 
 # --- lifetimes (policies 1) ---------------------------------------------------------------------
@@ -190,7 +191,7 @@ def test_the_work_clock_starts_again_at_a_retry() -> None:
     store = new_store()
     record = accepted(store)
     store.start(record, START_AT)
-    store.retry(record)
+    store.retry(record, START_AT + 1)
     assert store.sweep(START_AT + WORK_S, 1000).overdue == [], "no clock while it waits"
     store.start(record, START_AT + 2000)
     assert store.sweep(START_AT + 2000 + WORK_S - 0.5, 1000).overdue == []

@@ -177,7 +177,7 @@ class StoreMachine(RuleBasedStateMachine):
             if event is Event.START:
                 done = store.start(record, now)
             elif event is Event.RETRY:
-                done = store.retry(record)
+                done = store.retry(record, now)
             elif event is Event.SUCCEED:
                 done = store.succeed(record, b"r" * RESULT_BYTES, now)
             elif event is Event.FAIL:

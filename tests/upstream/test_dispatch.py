@@ -14,7 +14,7 @@ from asgi_gateway.upstream.exchange import Exchange
 from tests.support.clock import ManualClock
 
 
-def queued(store: MemoryStore, number: int) -> Record:
+def queued(store: MemoryStore, number: int, reserve_bytes: int = 8) -> Record:
     record = Record(
         request_id=f"r{number}",
         caller="c",
@@ -23,7 +23,7 @@ def queued(store: MemoryStore, number: int) -> Record:
         digest=b"",
         want=Want(1, False, 0, 0, 0),
         prompt_tokens=1,
-        reserve_bytes=8,
+        reserve_bytes=reserve_bytes,
         body=b"x",
         accepted_at=0.0,
     )
@@ -44,7 +44,8 @@ class Runs:
     def __init__(self, store: MemoryStore, max_connections: int, *, at_once: bool) -> None:
         self.started: list[str] = []
         self.aborted: list[Exchange] = []
-        self.line = Dispatch(store, ManualClock(), self, max_connections, self._begin)
+        self.clock = ManualClock()
+        self.line = Dispatch(store, self.clock, self, max_connections, self._begin)
         self._store = store
         self._at_once = at_once
 
@@ -137,4 +138,28 @@ async def test_an_aborted_exchange_frees_its_place_and_its_late_end_frees_no_oth
     assert not line.abort(first)
     line.ended(first, exchange)
     assert line.running == 1
+    line.close()
+
+
+async def test_only_a_head_that_still_waits_is_blocked(store: MemoryStore) -> None:
+    """And the one behind it waits its own time, not what is left of the other's."""
+    runs = Runs(store, 1000, at_once=False)
+    line, clock = runs.line, runs.clock
+    running = queued(store, 0)
+    line.enqueue(running)
+    large = 1 << 20
+    heads = [queued(store, number, reserve_bytes=large) for number in (1, 2)]
+    for record in heads:
+        line.enqueue(record)
+    clock.advance(29)
+    assert line.blocked(clock.now(), 30) is None
+    clock.advance(1)
+    store.cancel(heads[0], clock.now())
+    assert line.blocked(clock.now(), 30) is None
+    line.tick(clock.now())
+    clock.advance(29)
+    assert line.blocked(clock.now(), 30) is None
+    clock.advance(1)
+    assert line.blocked(clock.now(), 30) is heads[1]
+    store.cancel(running, clock.now())
     line.close()

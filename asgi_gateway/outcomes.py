@@ -1,0 +1,38 @@
+"""What is counted and written of a settled sample: its outcome, and where its time went."""
+
+from typing import Final
+
+from asgi_gateway.metrics import Metrics
+from asgi_gateway.samplelog import SampleLog
+from asgi_gateway.store.records import Record
+from asgi_gateway.store.states import State
+
+OUTCOMES: Final = {
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.CANCELLED: "cancelled",
+    State.GONE: "gone",
+}
+
+
+class Outcomes:
+    """Told of every sample once, when it is settled."""
+
+    def __init__(self, metrics: Metrics, samplelog: SampleLog | None = None) -> None:
+        self._metrics = metrics
+        self._samplelog = samplelog
+
+    def settled(self, record: Record, now: float) -> None:
+        """Count one sample: the time in line of each, the upstream's of those that were sent.
+
+        Both are of all its runs together, so neither counts a sample that was tried again twice.
+        """
+        upstream_s = record.upstream_s + (now - record.started_at if record.started_at else 0.0)
+        queued_s = now - record.accepted_at - upstream_s
+        outcome = OUTCOMES[record.state]
+        self._metrics.samples[outcome] += 1
+        self._metrics.stage("queued", queued_s)
+        if record.attempts:
+            self._metrics.stage("upstream", upstream_s)
+        if self._samplelog is not None:
+            self._samplelog.settled(record, outcome, queued_s, upstream_s)

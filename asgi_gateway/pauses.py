@@ -1,0 +1,77 @@
+"""What holds the event loop: how late the ticker comes, and how long the garbage collector takes.
+
+Nothing of it is on a sample's path: one subtraction a tick, two calls a collection.
+"""
+
+import gc
+from typing import Final
+
+from asgi_gateway.clock import Clock
+from asgi_gateway.metrics import Metrics
+
+GENERATIONS: Final = 3
+
+
+class LoopLag:
+    """How much later than planned a loop came round; the ticker's own time is part of it."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._came_at: float | None = None
+        self.last_s = 0.0
+        self.max_s = 0.0
+
+    def came(self, now: float) -> None:
+        """Called at each round, before its work."""
+        if self._came_at is not None:
+            self.last_s = max(0.0, now - self._came_at - self._every_s)
+            self.max_s = max(self.max_s, self.last_s)
+        self._came_at = now
+
+    def add_to(self, metrics: Metrics) -> None:
+        name, text = "loop_lag_seconds", "How late the event loop came round"
+        metrics.gauge(name, f"{text} the last time.", lambda: self.last_s)
+        metrics.gauge(f"{name}_max", f"{text} at most since the start.", lambda: self.max_s)
+
+
+class GcPauses:
+    """Collections of this process between `open` and `close`, whoever caused them.
+
+    Each has callbacks of its own, so that one of several in a process ends none of the others.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_at: float | None = None
+        self.max_s = 0.0
+        self.sum_s = [0.0] * GENERATIONS
+        self.count = [0] * GENERATIONS
+
+    def open(self) -> None:
+        gc.callbacks.append(self._told)
+
+    def close(self) -> None:
+        """Does nothing where it is closed already."""
+        if self._told in gc.callbacks:
+            gc.callbacks.remove(self._told)
+
+    def _told(self, phase: str, info: dict[str, int]) -> None:
+        # One collection at a time: the interpreter starts none inside another.
+        if phase == "start":
+            self._began_at = self._clock.now()
+        elif self._began_at is not None:
+            pause_s = self._clock.now() - self._began_at
+            self._began_at = None
+            self.sum_s[info["generation"]] += pause_s
+            self.count[info["generation"]] += 1
+            self.max_s = max(self.max_s, pause_s)
+
+    def add_to(self, metrics: Metrics) -> None:
+        name, text = "gc_pause_seconds", "Pauses for the garbage collector"
+        metrics.summary(
+            name,
+            f"{text}, by generation.",
+            "generation",
+            lambda: [(str(i), self.sum_s[i], self.count[i]) for i in range(GENERATIONS)],
+        )
+        metrics.gauge(f"{name}_max", f"{text}, the longest.", lambda: self.max_s)
