@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
+from asgi_gateway import gauges
 from asgi_gateway.asgi import (
     App,
     Call,
@@ -39,7 +40,6 @@ from asgi_gateway.sampling import SWEEP_BUDGET, Sampling
 from asgi_gateway.sessions import Sessions
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
-from asgi_gateway.store.states import State
 from asgi_gateway.training.behind import what_is_behind
 from asgi_gateway.training.handshake import TrainerHandshake
 from asgi_gateway.training.proxy import Proxy
@@ -291,34 +291,13 @@ class Gateway:
                 self._metrics.bugs += 1
 
     def _add_gauges(self) -> None:
-        store, gauge = self._store, self._metrics.gauge
         self._lag.add_to(self._metrics)
         self._pauses.add_to(self._metrics)
         if self._samplelog is not None:
             self._samplelog.add_to(self._metrics)
-        gauge("samples_inflight", "Samples accepted and not settled.", lambda: store.in_flight)
-        gauge(
-            "samples_queued",
-            "Samples waiting for an upstream connection.",
-            lambda: store.counts[State.QUEUED],
-        )
-        gauge(
-            "samples_running",
-            "Samples at the upstream.",
-            lambda: store.counts[State.RUNNING],
-        )
-        gauge("samples_undelivered", "Settled, not delivered yet.", lambda: store.undelivered)
-        gauge("samples_held", "Samples held in any state.", lambda: len(store))
-        gauge("polls_inflight", "Polls parked.", lambda: store.parked)
-        gauge("results_held_bytes", "Bytes of results held.", lambda: store.results_bytes)
-        gauge(
-            "charged_bytes", "Bytes counted against store.max_bytes.", lambda: store.charged_bytes
-        )
-        gauge("samples_lost", "Lost, and not told to their clients.", lambda: store.targets.lost)
+        gauges.of_store(self._metrics, self._store)
         if (keeper := self._keeper) is not None:
+            gauge = self._metrics.gauge
             gauge("journal_healthy", "1 while it is written.", lambda: int(keeper.healthy))
             gauge("journal_bytes", "Size of the journal.", lambda: keeper.nbytes)
-        gauge("sessions", "Sessions known.", lambda: len(self._sessions))
-        gauge(
-            "late_events", "Lost races, such as a result after a cancel.", lambda: store.late_events
-        )
+        self._metrics.gauge("sessions", "Sessions known.", lambda: len(self._sessions))
