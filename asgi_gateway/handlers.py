@@ -74,6 +74,8 @@ class SamplingHandlers:
         request = _SAMPLE(call.body)
         sampling = await self._sampler(request.sampling_session_id, call.scope)
         model = sampling.model
+        params = request.sampling_params
+        empty_stop = params is not None and params.stop == []
         try:
             record = self._sampling.submit(
                 CALLER,
@@ -84,7 +86,8 @@ class SamplingHandlers:
                     model=model.upstream_name,
                     cache_salt=model.cache_salt,
                     max_context=self._catalog.max_context(model.upstream_name),
-                    empty_stop_ends_nothing=_sdk_version(call.scope) >= EMPTY_STOP_SINCE,
+                    empty_stop_ends_nothing=empty_stop
+                    and _sdk_version(call.scope) >= EMPTY_STOP_SINCE,
                 ),
             )
         except Refusal as refusal:
@@ -182,6 +185,8 @@ class SamplingHandlers:
 def _promise(record: Record) -> bytes:
     """The id and one sequence id per sample, the same at every repeat. Ids need no escaping."""
     request_id = record.request_id
+    if record.want.sequences == 1:
+        return f'{{"request_id":"{request_id}","sample_sequence_ids":["{request_id}-0"]}}'.encode()
     sequences = ",".join([f'"{request_id}-{i}"' for i in range(record.want.sequences)])
     return f'{{"request_id":"{request_id}","sample_sequence_ids":[{sequences}]}}'.encode()
 
