@@ -27,7 +27,7 @@ from asgi_gateway.store.states import State
 
 log = logging.getLogger(__name__)
 
-# At most so many lines wait for the thread, about 30 MB.
+# At most so many lines wait for the thread: 20 MB.
 MAX_QUEUED: Final = 65_536
 # Written at once. Encoding holds the interpreter's lock for about 0.1 ms of them, and the loop.
 LINES_PER_WRITE: Final = 128
