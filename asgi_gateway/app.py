@@ -244,9 +244,9 @@ class Gateway:
         self._sampling.tick(now)
         swept = self._sessions.sweep(now, SWEEP_BUDGET)
         for sampler in swept.lapsed:
-            self._sampling.end_session(sampler.sampling_session_id, finished=False)
+            self._sampling.bulk.end_session_soon(sampler.sampling_session_id, finished=False)
         for sampler in swept.forgotten:
-            self._sampling.end_session(sampler.sampling_session_id, finished=True)
+            self._sampling.bulk.end_session_soon(sampler.sampling_session_id, finished=True)
         if self._keeper is not None:
             self._keeper.tick(now)
 

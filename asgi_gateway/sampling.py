@@ -10,6 +10,7 @@ import logging
 import random
 from typing import Final
 
+from asgi_gateway.bulk import Bulk
 from asgi_gateway.clock import Clock
 from asgi_gateway.codec.as_json import as_json
 from asgi_gateway.codec.decode import Decoder
@@ -77,6 +78,7 @@ class Sampling:
         self._decoder = Decoder(settings.missing_logprobs)
         self._dispatch = Dispatch(store, clock, settings.upstream.max_connections, self.run)
         self.delivery = Delivery(store, clock, settings.poll)
+        self.bulk = Bulk(store, self._end)
 
     # --- accept ----------------------------------------------------------------------------------
 
@@ -264,9 +266,6 @@ class Sampling:
         if self._store.delivered(record, now):
             self._metrics.stage("deliver", now - record.settled_at)
 
-    def acknowledge(self, request_ids: list[str], caller: str) -> None:
-        self._store.acknowledge(request_ids, caller)
-
     def json_of(self, record: Record) -> bytes:
         """The JSON form of a result, made at its first delivery to an SDK below 0.25."""
         if record.result_json is None:
@@ -289,15 +288,9 @@ class Sampling:
             self._settled(record)
             self._dispatch.abort(record)
 
-    def end_session(self, sampling_session_id: str, *, finished: bool) -> None:
-        """End a sampling session's upstream work and drop its results: its ids answer 410.
-        finished: its client said so and will not ask; otherwise it may come back, and is told then.
-        """
-        for record in self._store.targets.records(sampling_session_id):
-            self._evict(record, told=finished)
-            self._dispatch.abort(record)
-        if finished:
-            self._store.targets.forget(sampling_session_id)
+    def _end(self, record: Record, told: bool) -> None:
+        self._evict(record, told=told)
+        self._dispatch.abort(record)
 
     def tick(self, now: float) -> None:
         """Everything that time alone does: end holds, expire results, fail overdue work."""
@@ -307,14 +300,13 @@ class Sampling:
             self._fail(record, Failure(str(error), error.category))
             self._dispatch.abort(record)
         blocked = self._dispatch.blocked(now, MAKE_ROOM_AFTER_S)
-        if blocked is not None:
-            self._metrics.evicted_for_room += self._store.make_room(blocked)
+        self._metrics.evicted_for_room += self.bulk.make_room(blocked)
         self._dispatch.tick(now)
 
     async def close(self) -> None:
         """Give every unfinished sample back, answer the polls parked for them, end the work."""
         self.delivery.stop_holding()
+        self.bulk.close()
         for record in self._store.unfinished():
-            self._evict(record, told=False)
-            self._dispatch.abort(record)
+            self._end(record, told=False)
         await self._dispatch.close()

@@ -7,9 +7,9 @@
 | 9 | `routes`, `training/handshake` |
 | 8 | `handlers`, `handshake`, `keeper`, `rest` |
 | 7 | `sampling`, `training/behind` |
-| 6 | `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
+| 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
-| 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
+| 4 | `openapi`, `store/targets`, `store/waiting`, `ledger`, `training/proxy`, `upstream/choice` |
 | 3 | `schemas` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
 | 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
@@ -17,7 +17,7 @@
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*` |
 | 1 | `protocol`, `replies` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
-| 0 | `codec`, `upstream`, `upstream/poison`, `training` |
+| 0 | `codec`, `upstream`, `upstream/poison`, `training`, `turns` |
 
 `package/*` is a package as one unit: its modules may also import each other, without a circle.
 

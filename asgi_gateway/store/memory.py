@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from asgi_gateway.asgi import Waker
 from asgi_gateway.errors import Overloaded, TooLarge, Unsupported
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.store.expiry import Deadlines
-from asgi_gateway.store.records import Failure, Lost, Record
+from asgi_gateway.store.records import CANCELLED, Failure, Lost, Record
 from asgi_gateway.store.states import SETTLED, Event, State, after
 from asgi_gateway.store.targets import Targets
+from asgi_gateway.store.waiting import Waiting
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class MemoryStore:
         """
         self._records: dict[str, Record] = {}
         self.targets = Targets(cursor_base)
-        self._parked: dict[str, list[Waker]] = {}
+        self.waiting = Waiting()
         self._work: Deadlines[Record] = Deadlines(work_s)
         self._undelivered: Deadlines[Record] = Deadlines(undelivered_s)
         self._delivered: Deadlines[Record] = Deadlines(delivered_s)
@@ -52,6 +52,8 @@ class MemoryStore:
         self._ledger = ledger
         self.counts = [0] * len(State)
         self.charged_bytes = 0
+        # What of them settled samples take.
+        self.settled_bytes = 0
         self.results_bytes = 0
         self.late_events = 0
 
@@ -75,7 +77,7 @@ class MemoryStore:
     @property
     def parked(self) -> int:
         """Polls held now, batched ones included."""
-        return sum(map(len, self._parked.values())) + self.targets.parked
+        return len(self.waiting) + self.targets.parked
 
     # --- accept ----------------------------------------------------------------------------------
 
@@ -123,7 +125,7 @@ class MemoryStore:
         self._records[record.request_id] = record
         self.targets.add(record)
         self.counts[record.state] += 1
-        self._charge(record, len(record.body or b""))
+        self._charge(record)
         self._ledger.accepted(record)
 
     # --- run -------------------------------------------------------------------------------------
@@ -138,16 +140,17 @@ class MemoryStore:
             return True
         return self.charged_bytes + record.reserve_bytes <= self._max_bytes
 
-    def make_room(self, record: Record) -> int:
-        """Drop settled results, delivered ones first and oldest first, until a record has room;
-        none where all would not be enough. Returns how many; their ids answer 410.
+    def make_room(self, record: Record, budget: int) -> int:
+        """Drop settled results, delivered ones first and oldest first, until a record has room, at
+        most `budget`; none where all would not be enough. Returns how many; their ids answer 410.
         """
-        settled = sum(r.charged_bytes for r in self._records.values() if r.state in SETTLED)
-        if self.charged_bytes - settled + record.reserve_bytes > self._max_bytes:
+        if self.charged_bytes - self.settled_bytes + record.reserve_bytes > self._max_bytes:
             return 0
         dropped = 0
         for clock in (self._delivered, self._undelivered):
-            while not self.has_room(record) and (oldest := clock.oldest()) is not None:
+            for oldest in clock.oldest(budget - dropped):
+                if self.has_room(record):
+                    return dropped
                 self.evict(oldest, told=clock is self._delivered)
                 dropped += 1
         return dropped
@@ -159,21 +162,22 @@ class MemoryStore:
         record.started_at = now
         record.attempts += 1
         self._work.start(record, now)
-        self._charge(record, record.reserve_bytes)
+        self._charge(record)
         return True
 
     def drop_prompt(self, record: Record) -> None:
         """The upstream began a 2xx answer: the request will not be sent again."""
         if record.body is not None:
-            self._charge(record, -len(record.body))
+            self._discharge(record)
             record.body = None
+            self._charge(record)
 
     def retry(self, record: Record) -> bool:
         """RUNNING -> QUEUED: stops the work clock, gives the reservation back."""
         if not self._apply(record, Event.RETRY):
             return False
         self._work.stop(record)
-        self._charge(record, -record.reserve_bytes)
+        self._charge(record)
         return True
 
     # --- settle ----------------------------------------------------------------------------------
@@ -183,7 +187,7 @@ class MemoryStore:
         if not self._apply(record, Event.SUCCEED):
             return False
         record.result = result
-        self._settle(record, now, len(result))
+        self._settle(record, now)
         self.results_bytes += len(result)
         return True
 
@@ -192,15 +196,15 @@ class MemoryStore:
         if not self._apply(record, Event.FAIL):
             return False
         record.failure = failure
-        self._settle(record, now, len(failure.text))
+        self._settle(record, now)
         return True
 
     def cancel(self, record: Record, now: float) -> bool:
         """QUEUED or RUNNING -> CANCELLED."""
         if not self._apply(record, Event.CANCEL):
             return False
-        record.failure = Failure("the sample was cancelled", "user")
-        self._settle(record, now, 0)
+        record.failure = CANCELLED
+        self._settle(record, now)
         return True
 
     def evict(self, record: Record, *, told: bool = True) -> bool:
@@ -213,7 +217,6 @@ class MemoryStore:
         self._work.stop(record)
         self._undelivered.stop(record)
         self._delivered.stop(record)
-        self._charge(record, -record.charged_bytes)
         if record.result is not None:
             self.results_bytes -= len(record.result)
         record.body = record.result = record.result_json = None
@@ -235,15 +238,15 @@ class MemoryStore:
         """
         if record.state not in SETTLED:
             return False
-        first = record in self._undelivered
-        self._undelivered.stop(record)
+        first = self._undelivered.stop(record)
         self._delivered.start(record, now)
         return first
 
     def keep_json(self, record: Record, body: bytes) -> None:
         """Keep the JSON form of a result for its next delivery."""
+        self._discharge(record)
         record.result_json = body
-        self._charge(record, len(body))
+        self._charge(record)
 
     def acknowledge(self, request_ids: Iterable[str], caller: str) -> None:
         """The client has these outcomes: free them at once. Unknown ids are fine, repeats too."""
@@ -269,21 +272,7 @@ class MemoryStore:
                 evicted += self.evict(record, told=clock is self._delivered)
         return Expired(self._work.due(now, budget), evicted)
 
-    # --- waiters ---------------------------------------------------------------------------------
-
-    def park(self, record: Record, waker: Waker) -> None:
-        self._parked.setdefault(record.request_id, []).append(waker)
-
-    def unpark(self, record: Record, waker: Waker) -> None:
-        waiters = self._parked.get(record.request_id)
-        if waiters is not None and waker in waiters:
-            waiters.remove(waker)
-            if not waiters:
-                del self._parked[record.request_id]
-
-    def waiters(self, record: Record) -> list[Waker]:
-        """Those parked for a record; it is theirs to unpark."""
-        return list(self._parked.get(record.request_id, ()))
+    # --- walks ------------------------------------------------------------------------------------
 
     def records(self) -> list[Record]:
         return list(self._records.values())
@@ -298,22 +287,33 @@ class MemoryStore:
     # --- inside ----------------------------------------------------------------------------------
 
     def _apply(self, record: Record, event: Event) -> bool:
+        """Change the state; the caller changes the record with it, and charges it again."""
         state = after(record.state, event)
         if state is None:
             self.late_events += 1
             return False
+        self._discharge(record)
         self.counts[record.state] -= 1
         self.counts[state] += 1
         record.state = state
         return True
 
-    def _settle(self, record: Record, now: float, nbytes: int) -> None:
+    def _settle(self, record: Record, now: float) -> None:
         self._work.stop(record)
         record.body = None
         record.settled_at = now
-        self._charge(record, nbytes - record.charged_bytes)
+        self._charge(record)
         self._undelivered.start(record, now)
 
-    def _charge(self, record: Record, nbytes: int) -> None:
-        record.charged_bytes += nbytes
+    def _charge(self, record: Record) -> None:
+        nbytes = record.charged_bytes
         self.charged_bytes += nbytes
+        if record.state in SETTLED:
+            self.settled_bytes += nbytes
+
+    def _discharge(self, record: Record) -> None:
+        """Before what is charged of a record changes."""
+        nbytes = record.charged_bytes
+        self.charged_bytes -= nbytes
+        if record.state in SETTLED:
+            self.settled_bytes -= nbytes
