@@ -9,7 +9,8 @@
 | 7 | `sampling`, `training/behind` |
 | 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
-| 4 | `openapi`, `store/targets`, `store/waiting`, `ledger`, `training/proxy`, `upstream/choice` |
+| 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
+| 4 | `store/budget`, `store/waiting` |
 | 3 | `schemas` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
 | 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
@@ -17,7 +18,7 @@
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*` |
 | 1 | `protocol`, `replies` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
-| 0 | `codec`, `upstream`, `upstream/poison`, `training`, `turns` |
+| 0 | `codec`, `upstream`, `upstream/poison`, `training`, `turns`, `allocator` |
 
 `package/*` is a package as one unit: its modules may also import each other, without a circle.
 

@@ -6,16 +6,22 @@ it is closed is told to the ledger, the journal where there is one.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
-from asgi_gateway.errors import Overloaded, TooLarge, Unsupported
+from asgi_gateway.errors import Unsupported
 from asgi_gateway.ledger import NOBODY, Ledger
+from asgi_gateway.store.budget import Budget
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.store.records import CANCELLED, Failure, Lost, Record
 from asgi_gateway.store.states import SETTLED, Event, State, after
 from asgi_gateway.store.targets import Targets
 from asgi_gateway.store.waiting import Waiting
+
+# What a record takes beside its bytes, about; and so few that their dicts are copied in a moment.
+RECORD_BYTES: Final = 512
+FEW_RECORDS: Final = 4096
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -47,13 +53,9 @@ class MemoryStore:
         self._work: Deadlines[Record] = Deadlines(work_s)
         self._undelivered: Deadlines[Record] = Deadlines(undelivered_s)
         self._delivered: Deadlines[Record] = Deadlines(delivered_s)
-        self._max_in_flight = max_in_flight
-        self._max_bytes = max_bytes
+        self.budget = Budget(max_bytes, max_in_flight)
         self._ledger = ledger
         self.counts = [0] * len(State)
-        self.charged_bytes = 0
-        # What of them settled samples take.
-        self.settled_bytes = 0
         self.results_bytes = 0
         self.late_events = 0
 
@@ -68,6 +70,11 @@ class MemoryStore:
     def in_flight(self) -> int:
         """Accepted samples that are not settled."""
         return self.counts[State.QUEUED] + self.counts[State.RUNNING]
+
+    @property
+    def charged_bytes(self) -> int:
+        """Bytes counted against `store.max_bytes`."""
+        return self.budget.charged_bytes
 
     @property
     def undelivered(self) -> int:
@@ -101,31 +108,15 @@ class MemoryStore:
         return known
 
     def admit(self, nbytes: int) -> None:
-        """Whether one more sample of `nbytes` may come in.
-
-        Raises:
-            Overloaded: it does not fit now.
-            TooLarge: it would not fit into an empty store; 429 would be repeated for ever.
-        """
-        if nbytes > self._max_bytes:
-            raise TooLarge(
-                f"the sample has {nbytes} bytes, all samples together may have {self._max_bytes}"
-                " (store.max_bytes)"
-            )
-        if self.in_flight >= self._max_in_flight:
-            raise Overloaded(f"{self.in_flight} samples in flight, the limit (store.max_in_flight)")
-        if self.charged_bytes + nbytes > self._max_bytes:
-            raise Overloaded(
-                f"{self.charged_bytes} bytes held and {nbytes} more asked,"
-                f" the limit is {self._max_bytes} (store.max_bytes)"
-            )
+        """Whether one more sample of `nbytes` may come in. Raises Overloaded, TooLarge."""
+        self.budget.admit(nbytes, self.in_flight)
 
     def accept(self, record: Record) -> None:
         """Take in a record that `submitted` did not know and `admit` let pass."""
         self._records[record.request_id] = record
         self.targets.add(record)
         self.counts[record.state] += 1
-        self._charge(record)
+        self.budget.charge(record)
         self._ledger.accepted(record)
 
     # --- run -------------------------------------------------------------------------------------
@@ -138,13 +129,13 @@ class MemoryStore:
         """
         if not self.counts[State.RUNNING]:
             return True
-        return self.charged_bytes + record.reserve_bytes <= self._max_bytes
+        return self.budget.fits(record.reserve_bytes)
 
     def make_room(self, record: Record, budget: int) -> int:
         """Drop settled results, delivered ones first and oldest first, until a record has room, at
         most `budget`; none where all would not be enough. Returns how many; their ids answer 410.
         """
-        if self.charged_bytes - self.settled_bytes + record.reserve_bytes > self._max_bytes:
+        if not self.budget.could_fit(record.reserve_bytes):
             return 0
         dropped = 0
         for clock in (self._delivered, self._undelivered):
@@ -162,22 +153,22 @@ class MemoryStore:
         record.started_at = now
         record.attempts += 1
         self._work.start(record, now)
-        self._charge(record)
+        self.budget.charge(record)
         return True
 
     def drop_prompt(self, record: Record) -> None:
         """The upstream began a 2xx answer: the request will not be sent again."""
         if record.body is not None:
-            self._discharge(record)
+            self.budget.discharge(record)
             record.body = None
-            self._charge(record)
+            self.budget.charge(record)
 
     def retry(self, record: Record) -> bool:
         """RUNNING -> QUEUED: stops the work clock, gives the reservation back."""
         if not self._apply(record, Event.RETRY):
             return False
         self._work.stop(record)
-        self._charge(record)
+        self.budget.charge(record)
         return True
 
     # --- settle ----------------------------------------------------------------------------------
@@ -244,9 +235,9 @@ class MemoryStore:
 
     def keep_json(self, record: Record, body: bytes) -> None:
         """Keep the JSON form of a result for its next delivery."""
-        self._discharge(record)
+        self.budget.discharge(record)
         record.result_json = body
-        self._charge(record)
+        self.budget.charge(record)
 
     def acknowledge(self, request_ids: Iterable[str], caller: str) -> None:
         """The client has these outcomes: free them at once. Unknown ids are fine, repeats too."""
@@ -274,6 +265,17 @@ class MemoryStore:
 
     # --- walks ------------------------------------------------------------------------------------
 
+    @property
+    def nbytes(self) -> int:
+        """About what all records take in memory."""
+        return self.charged_bytes + RECORD_BYTES * len(self._records)
+
+    def shrink(self) -> None:
+        """Give back the room of dicts that were large; they keep it when they are emptied."""
+        if len(self._records) <= FEW_RECORDS:
+            self._records = dict(self._records)
+            self.targets.shrink()
+
     def records(self) -> list[Record]:
         return list(self._records.values())
 
@@ -292,7 +294,7 @@ class MemoryStore:
         if state is None:
             self.late_events += 1
             return False
-        self._discharge(record)
+        self.budget.discharge(record)
         self.counts[record.state] -= 1
         self.counts[state] += 1
         record.state = state
@@ -302,18 +304,5 @@ class MemoryStore:
         self._work.stop(record)
         record.body = None
         record.settled_at = now
-        self._charge(record)
+        self.budget.charge(record)
         self._undelivered.start(record, now)
-
-    def _charge(self, record: Record) -> None:
-        nbytes = record.charged_bytes
-        self.charged_bytes += nbytes
-        if record.state in SETTLED:
-            self.settled_bytes += nbytes
-
-    def _discharge(self, record: Record) -> None:
-        """Before what is charged of a record changes."""
-        nbytes = record.charged_bytes
-        self.charged_bytes -= nbytes
-        if record.state in SETTLED:
-            self.settled_bytes -= nbytes

@@ -143,6 +143,13 @@ class Targets:
         else:
             del self._targets[sampling_session_id]
 
+    def shrink(self) -> None:
+        """Give back the room of dicts that were large."""
+        self._lost = dict(self._lost)
+        for target in self._targets.values():
+            target.by_seq = dict(target.by_seq)
+            target.lost = dict(target.lost)
+
     # --- lost samples ----------------------------------------------------------------------------
 
     def remember_lost(self, lost: Lost) -> None:

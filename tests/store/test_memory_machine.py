@@ -315,7 +315,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.charged_bytes == sum(e.charged_bytes for e in self.all)
         assert self.store.results_bytes == sum(e.result_bytes for e in self.all)
         settled = self.held(*SETTLED)
-        assert self.store.settled_bytes == sum(e.charged_bytes for e in settled)
+        assert self.store.budget.settled_bytes == sum(e.charged_bytes for e in settled)
 
     @invariant()
     def clocks_are_those_of_held_records(self) -> None:
