@@ -47,15 +47,22 @@ class Deadlines(Generic[K]):
 
     def start(self, key: K, now: float) -> None:
         """Start the clock of `key`, or start it anew where it runs already."""
-        if self._started_at.pop(key, None) is not None:
-            self._taken_out(1)
-        self._started_at[key] = now
+        started_at = self._started_at
+        if key in started_at:
+            del started_at[key]
+            self._empty_places += 1
+            if self._empty_places > 2 * len(started_at) + SPARE_PLACES:
+                self._rebuild()
+                started_at = self._started_at
+        started_at[key] = now
 
     def stop(self, key: K) -> bool:
         """Stop the clock of `key`; returns whether it ran."""
         if self._started_at.pop(key, None) is None:
             return False
-        self._taken_out(1)
+        self._empty_places += 1
+        if self._empty_places > 2 * len(self._started_at) + SPARE_PLACES:
+            self._rebuild()
         return True
 
     def oldest(self, count: int) -> list[K]:
@@ -71,11 +78,11 @@ class Deadlines(Generic[K]):
             taken.append(key)
         for key in taken:
             del self._started_at[key]
-        self._taken_out(len(taken))
+        self._empty_places += len(taken)
+        if self._empty_places > 2 * len(self._started_at) + SPARE_PLACES:
+            self._rebuild()
         return taken
 
-    def _taken_out(self, count: int) -> None:
-        self._empty_places += count
-        if self._empty_places > 2 * len(self._started_at) + SPARE_PLACES:
-            self._started_at = dict(self._started_at)
-            self._empty_places = 0
+    def _rebuild(self) -> None:
+        self._started_at = dict(self._started_at)
+        self._empty_places = 0
