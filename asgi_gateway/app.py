@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from asgi_gateway import gauges
+from asgi_gateway.allocator import Allocator, malloc_trim
 from asgi_gateway.asgi import (
     App,
     Call,
@@ -129,6 +130,7 @@ class Gateway:
             save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
         self._add_gauges()
+        self._allocator = Allocator(malloc_trim())
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
         self._closed = False
@@ -272,9 +274,11 @@ class Gateway:
         self._sampling.tick(now)
         swept = self._sessions.sweep(now, SWEEP_BUDGET)
         for sampler in swept.lapsed:
-            self._sampling.end_session(sampler.sampling_session_id, finished=False)
+            self._sampling.bulk.end_session_soon(sampler.sampling_session_id, finished=False)
         for sampler in swept.forgotten:
-            self._sampling.end_session(sampler.sampling_session_id, finished=True)
+            self._sampling.bulk.end_session_soon(sampler.sampling_session_id, finished=True)
+        if self._allocator.tick(self._store.nbytes, now):
+            self._store.shrink()
         if self._keeper is not None:
             self._keeper.tick(now)
         if self._samplelog is not None:

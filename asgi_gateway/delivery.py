@@ -8,7 +8,6 @@ polls are answered in one turn of the loop, so that health checks and submits ge
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from asgi_gateway.asgi import Peer, Waker
@@ -21,8 +20,8 @@ from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
 
 UNFINISHED: Final = frozenset({State.QUEUED, State.RUNNING})
-# Longest answer of one batched poll; the client comes back for the rest at once.
-COMPLETIONS_PER_PAGE: Final = 4096
+# Longest answer of one batched poll, below 1 ms; the client comes back for the rest at once.
+COMPLETIONS_PER_PAGE: Final = 1024
 
 
 class Outcome(enum.Enum):
@@ -52,16 +51,19 @@ class Delivery:
 
     async def outcome(self, record: Record, peer: Peer) -> Outcome:
         """What became of a sample, after at most one hold; PENDING then, or if the client left."""
-        if record.state in UNFINISHED:
-            await self._park(
-                peer,
-                self._hold_s,
-                lambda waker: self._store.park(record, waker),
-                lambda waker: self._store.unpark(record, waker),
-            )
-        if record.state in UNFINISHED:
+        if record.state in UNFINISHED and not self.stopping:
+            waker = self._held(self._hold_s)
+            self._store.waiting.park(record, waker)
+            try:
+                peer.watch(waker)
+                await waker.future
+            finally:
+                self._holds.stop(waker)
+                self._store.waiting.unpark(record, waker)
+        state = record.state
+        if state in UNFINISHED:
             return Outcome.PENDING
-        return Outcome.GONE if record.state is State.GONE else Outcome.READY
+        return Outcome.GONE if state is State.GONE else Outcome.READY
 
     async def completions(
         self,
@@ -77,15 +79,23 @@ class Delivery:
         """
         targets = self._store.targets
         page = targets.page(sampling_session_id, clone, prev_cursor, COMPLETIONS_PER_PAGE)
+        while page.more:
+            await asyncio.sleep(0)
+            if sampling_session_id not in targets:
+                return Page([], prev_cursor)
+            page = targets.page(sampling_session_id, clone, prev_cursor, COMPLETIONS_PER_PAGE)
         hold_s = self._hold_s if timeout_s is None else min(timeout_s, self._hold_s)
-        if page.completions or hold_s <= 0:
+        if page.completions or hold_s <= 0 or self.stopping:
             return page
-        await self._park(
-            peer,
-            hold_s,
-            lambda waker: targets.park(sampling_session_id, clone, waker),
-            lambda waker: targets.unpark(sampling_session_id, clone, waker),
-        )
+        waker = self._held(hold_s)
+        targets.park(sampling_session_id, clone, waker)
+        try:
+            peer.watch(waker)
+            await waker.future
+        finally:
+            self._holds.stop(waker)
+            self._gathering.pop(waker, None)
+            targets.unpark(sampling_session_id, clone, waker)
         if sampling_session_id not in targets:
             return Page([], prev_cursor)  # finished meanwhile: it must not come to life again
         return targets.page(sampling_session_id, clone, prev_cursor, COMPLETIONS_PER_PAGE)
@@ -93,39 +103,29 @@ class Delivery:
     async def nothing(self, peer: Peer, timeout_s: float | None) -> None:
         """Hold a poll that nothing will ever wake, so that its client does not spin."""
         hold_s = self._hold_s if timeout_s is None else min(timeout_s, self._hold_s)
-        if hold_s > 0:
-            await self._park(peer, hold_s, _ignore, _ignore)
+        if hold_s > 0 and not self.stopping:
+            waker = self._held(hold_s)
+            try:
+                peer.watch(waker)
+                await waker.future
+            finally:
+                self._holds.stop(waker)
 
-    async def _park(
-        self,
-        peer: Peer,
-        hold_s: float,
-        enter: Callable[[Waker], None],
-        leave: Callable[[Waker], None],
-    ) -> None:
-        """Sleep until woken by an event, the end of the hold, or the client hanging up."""
-        if self.stopping:
-            return
+    def _held(self, hold_s: float) -> Waker:
+        """A new waker that the end of the hold wakes."""
         waker = Waker()
         now = self._clock.now()
         if hold_s < self._hold_s:
             self._short_holds.append((now + hold_s, waker))
         else:
             self._holds.start(waker, now)
-        enter(waker)
-        try:
-            peer.watch(waker)
-            await waker.future
-        finally:
-            self._holds.stop(waker)
-            self._gathering.pop(waker, None)
-            leave(waker)
+        return waker
 
     # --- wakes -----------------------------------------------------------------------------------
 
     def settled(self, record: Record) -> None:
         """A record has its outcome: tell whoever is parked for it."""
-        for waker in self._store.waiters(record):
+        for waker in self._store.waiting.of(record):
             self._wake_soon(waker)
         for waker in self._store.targets.report(record):
             self._wake_gathered(waker)
@@ -145,11 +145,12 @@ class Delivery:
     def stop_holding(self) -> None:
         """Answer every parked poll now, and hold none any more: the process is stopping."""
         self.stopping = True
-        for waker in self._holds.due(float("inf"), len(self._holds)):
-            self._wake_soon(waker)
-        for _, waker in self._short_holds:
-            self._wake_soon(waker)
+        held = self._holds.due(float("inf"), len(self._holds))
+        held += [waker for _, waker in self._short_holds]
         self._short_holds = []
+        if held and not self._wakes:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        self._wakes.extend(held)
 
     def _wake_gathered(self, waker: Waker) -> None:
         if not self._gathering:
@@ -171,7 +172,3 @@ class Delivery:
             self._wakes.popleft().wake()
         if self._wakes:
             asyncio.get_running_loop().call_soon(self._wake_some)
-
-
-def _ignore(_: Waker) -> None:
-    pass

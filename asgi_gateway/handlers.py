@@ -147,7 +147,7 @@ class SamplingHandlers:
         try:
             sampling = await self._sampler(target.sampling_session_id, call.scope)
             if request.retrieved_request_ids:
-                self._sampling.acknowledge(request.retrieved_request_ids, CALLER)
+                await self._sampling.bulk.acknowledge(request.retrieved_request_ids, CALLER)
             page = await delivery.completions(
                 sampling.sampling_session_id,
                 target.cloned_sampler_id,

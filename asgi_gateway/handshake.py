@@ -83,12 +83,12 @@ class HandshakeHandlers:
             session = self._sessions.find(call.tail, CALLER)
         except Gone:
             return EMPTY  # a repeat
-        self._end(session)
+        await self._end(session)
         return EMPTY
 
-    def _end(self, session: Session) -> None:
+    async def _end(self, session: Session) -> None:
         for sampling in self._sessions.finish(session):
-            self._sampling.end_session(sampling.sampling_session_id, finished=True)
+            await self._sampling.bulk.end_session(sampling.sampling_session_id, finished=True)
 
     async def sampler(self, call: Call) -> Reply:
         sampling = self._sessions.find_sampling(call.tail, CALLER)

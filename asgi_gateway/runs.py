@@ -21,11 +21,11 @@ from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import State
+from asgi_gateway.turns import PerTurn
 from asgi_gateway.upstream.choice import Choice
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.exchange import Answer, Exchange, Transport
 from asgi_gateway.upstream.remedy import Remedies, Retry
-from asgi_gateway.upstream.turn import Turn
 from asgi_gateway.upstream.verdict import judge
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Runs:
         self._choice = Choice(settings.upstream)
         self._remedies = Remedies(settings.upstream)
         self._decoder = Decoder(settings.missing_logprobs)
-        self._turn = Turn(ANSWERS_PER_TURN, self._read_on)
+        self._turn = PerTurn(ANSWERS_PER_TURN, self._read_on)
         self._unread: deque[tuple[Run, Answer]] = deque()
         self.dispatch = Dispatch(
             store, clock, transport, settings.upstream.max_connections, self._begin

@@ -6,6 +6,7 @@ A sample belongs to its promise, not to a connection: a dropped poll cancels not
 import hashlib
 from typing import Final
 
+from asgi_gateway.bulk import Bulk
 from asgi_gateway.clock import Clock
 from asgi_gateway.codec.as_json import as_json
 from asgi_gateway.delivery import Delivery
@@ -56,6 +57,7 @@ class Sampling:
             outcomes=Outcomes(metrics, samplelog),
         )
         self._dispatch = self._runs.dispatch
+        self.bulk = Bulk(store, self._end)
 
     # --- accept ----------------------------------------------------------------------------------
 
@@ -117,9 +119,6 @@ class Sampling:
         if self._store.delivered(record, now):
             self._metrics.stage("deliver", now - record.settled_at)
 
-    def acknowledge(self, request_ids: list[str], caller: str) -> None:
-        self._store.acknowledge(request_ids, caller)
-
     def json_of(self, record: Record) -> bytes:
         """The JSON form of a result, made at its first delivery to an SDK below 0.25."""
         if record.result_json is None:
@@ -142,15 +141,9 @@ class Sampling:
             self._runs.settled(record)
             self._runs.abort(record)
 
-    def end_session(self, sampling_session_id: str, *, finished: bool) -> None:
-        """End a sampling session's upstream work and drop its results: its ids answer 410.
-        finished: its client said so and will not ask; otherwise it may come back, and is told then.
-        """
-        for record in self._store.targets.records(sampling_session_id):
-            self._runs.evict(record, told=finished)
-            self._runs.abort(record)
-        if finished:
-            self._store.targets.forget(sampling_session_id)
+    def _end(self, record: Record, told: bool) -> None:
+        self._runs.evict(record, told=told)
+        self._runs.abort(record)
 
     def tick(self, now: float) -> None:
         """Everything that time alone does: end holds, expire results, fail overdue work."""
@@ -160,14 +153,13 @@ class Sampling:
             self._runs.fail(record, Failure(str(error), error.category))
             self._runs.abort(record)
         blocked = self._dispatch.blocked(now, MAKE_ROOM_AFTER_S)
-        if blocked is not None:
-            self._metrics.evicted_for_room += self._store.make_room(blocked)
+        self._metrics.evicted_for_room += self.bulk.make_room(blocked)
         self._dispatch.tick(now)
 
     def close(self) -> None:
         """Give every unfinished sample back, answer the polls parked for them, end the work."""
         self.delivery.stop_holding()
+        self.bulk.close()
         for record in self._store.unfinished():
-            self._runs.evict(record, told=False)
-            self._runs.abort(record)
+            self._end(record, told=False)
         self._dispatch.close()

@@ -18,6 +18,8 @@ from asgi_gateway.upstream.catalog import Model
 
 # One caller until API keys exist; ids and sessions are already bound to it.
 CALLER: Final = "default"
+# Signs of life that come closer together count as one; time is looked at no more often either.
+RESOLUTION_S: Final = 0.1
 
 
 class SamplingSession(msgspec.Struct, eq=False):
@@ -36,6 +38,7 @@ class Session(msgspec.Struct, eq=False):
     session_id: str
     caller: str
     finished: bool = False
+    alive_at: float = float("-inf")
     # By the client's own sequence number, which makes creating one idempotent.
     sampling: dict[int, SamplingSession] = {}
     # What its client says about it, for those who list sessions.
@@ -105,6 +108,9 @@ class Sessions:
 
     def alive(self, session: Session, now: float) -> None:
         """A sign of life: both clocks start anew."""
+        if now - session.alive_at < RESOLUTION_S:
+            return
+        session.alive_at = now
         self._alive.start(session, now)
         self._kept.start(session, now)
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from asgi_gateway.store.completions import Completion, CompletionLog
+from asgi_gateway.store.completions import CompletionLog
 from tests.support.asgi_client import Connection, turns
 from tests.support.gateway import SDK_HEADERS, Driven, driven
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
@@ -269,17 +269,17 @@ async def test_a_lapsed_session_is_told_when_it_comes_back(upstream: FakeUpstrea
 
 
 def test_the_log_drops_what_was_seen_and_repeats_what_was_not() -> None:
-    log = CompletionLog(100)
+    log: CompletionLog[str] = CompletionLog(100)
     for number in range(5):
-        log.append(Completion(str(number), number))
-    page = log.page(2)
-    assert ([c.request_id for c in page.completions], page.cursor) == (["0", "1"], 102)
-    log.seen(page.cursor)
-    rest = log.page(10)
-    assert ([c.request_id for c in rest.completions], rest.cursor) == (["2", "3", "4"], 105)
+        log.append(str(number))
+    oldest, cursor = log.oldest(2)
+    assert (oldest, cursor) == (["0", "1"], 102)
+    log.seen(cursor)
+    rest = log.oldest(10)
+    assert rest == (["2", "3", "4"], 105)
     for foreign in (0, 99, 106, 2**60):
         log.seen(foreign)
-        assert log.page(10) == rest
+        assert log.oldest(10) == rest
 
 
 async def test_the_result_is_what_a_single_poll_gives(upstream: FakeUpstream) -> None:

@@ -8,12 +8,12 @@
 | 9 | `handlers`, `handshake`, `keeper`, `rest` |
 | 8 | `sampling` |
 | 7 | `runs`, `training/behind` |
-| 6 | `gauges`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
+| 6 | `bulk`, `gauges`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
 | 5 | `outcomes` |
 | 4 | `samplelog` |
 | 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
-| 4 | `upstream/pool`, `upstream/remedy` |
+| 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy` |
 | 3 | `schemas`, `upstream/connection` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
 | 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
@@ -22,7 +22,7 @@
 | 1 | `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
-| 0 | `codec`, `upstream`, `upstream/poison`, `upstream/turn`, `training` |
+| 0 | `codec`, `upstream`, `upstream/poison`, `training`, `turns`, `allocator` |
 
 `package/*` is a package as one unit: its modules may also import each other, without a circle.
 

@@ -103,7 +103,7 @@ def books(gateway: Driven) -> dict[str, Any]:
     return {
         "records": len(store._records),
         "targets": len(store.targets),
-        "parked": len(store._parked),
+        "parked": len(store.waiting._parked),
         "counts": list(store.counts),
         "charged bytes": store.charged_bytes,
         "result bytes": store.results_bytes,

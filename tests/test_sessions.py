@@ -10,7 +10,7 @@ import pytest
 from asgi_gateway.errors import Gone, NotFound, Unsupported
 from asgi_gateway.ids import Ids
 from asgi_gateway.ledger import NOBODY
-from asgi_gateway.sessions import SamplingSession, Sessions
+from asgi_gateway.sessions import RESOLUTION_S, SamplingSession, Sessions
 from asgi_gateway.upstream.catalog import Model
 from tests.support.asgi_client import Response, turns
 from tests.support.gateway import Driven, driven
@@ -96,6 +96,18 @@ def test_a_sign_of_life_starts_the_timeout_again_and_revives() -> None:
     sessions.sign_of_life(made.sampling_session_id, 1000.0)
     assert lapsed(sessions, 1000.0 + TIMEOUT_S - 0.5) == []
     assert lapsed(sessions, 1000.0 + TIMEOUT_S) == [made]
+
+
+def test_signs_of_life_that_come_together_count_as_one_and_none_for_less() -> None:
+    sessions = new()
+    session = sessions.create("caller", 0.0)
+    made = sessions.create_sampling(session, 0, MODEL)
+    for eighth in range(1, 100):
+        sessions.alive(session, eighth / 8)
+        sessions.alive(session, eighth / 8 + 1 / 16)
+    last = 99 / 8
+    assert lapsed(sessions, last + TIMEOUT_S - 1 / 16) == []
+    assert lapsed(sessions, last + TIMEOUT_S + RESOLUTION_S) == [made]
 
 
 def test_a_sign_of_life_of_what_is_not_known_is_nothing() -> None:

@@ -10,9 +10,12 @@ completion that is never reported would hang its sample for hours.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from itertools import islice
+from typing import Generic, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class Completion(msgspec.Struct, frozen=True, gc=False):
@@ -23,21 +26,25 @@ class Completion(msgspec.Struct, frozen=True, gc=False):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What one poll is answered with."""
+    """What one poll is answered with; `more`: none was found yet, and more is to be looked at."""
 
     completions: list[Completion]
     cursor: int
+    more: bool = False
 
 
-class CompletionLog:
-    """Completions in order; positions are consecutive and the first is `base` + 1."""
+class CompletionLog(Generic[T]):
+    """What completed, in order; positions are consecutive and the first is `base` + 1.
+
+    It keeps what it is given as it is; what is told of each is made when it is told.
+    """
 
     __slots__ = ("_base", "_entries", "_last")
 
     def __init__(self, base: int) -> None:
         self._base = base
         self._last = base
-        self._entries: deque[Completion] = deque()
+        self._entries: deque[T] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -45,9 +52,9 @@ class CompletionLog:
     def __repr__(self) -> str:
         return f"<CompletionLog {len(self._entries)} unread, cursor {self._last}>"
 
-    def append(self, completion: Completion) -> None:
+    def append(self, entry: T) -> None:
         self._last += 1
-        self._entries.append(completion)
+        self._entries.append(entry)
 
     def seen(self, cursor: int) -> None:
         """Drop what the client has read: everything at or below a cursor of this process."""
@@ -55,13 +62,7 @@ class CompletionLog:
             for _ in range(max(0, len(self._entries) - (self._last - cursor))):
                 self._entries.popleft()
 
-    def page(self, limit: int) -> Page:
-        """The oldest unread completions, at most `limit`, and the cursor after them."""
-        taken = list(self._oldest(limit))
-        return Page(taken, self._last - len(self._entries) + len(taken))
-
-    def _oldest(self, limit: int) -> Iterator[Completion]:
-        for index, completion in enumerate(self._entries):
-            if index == limit:
-                return
-            yield completion
+    def oldest(self, limit: int) -> tuple[list[T], int]:
+        """The oldest unread entries, at most `limit`, and the cursor after them."""
+        taken = list(islice(self._entries, limit))
+        return taken, self._last - len(self._entries) + len(taken)

@@ -6,16 +6,22 @@ it is closed is told to the ledger, the journal where there is one.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
-from asgi_gateway.asgi import Waker
-from asgi_gateway.errors import Overloaded, TooLarge, Unsupported
+from asgi_gateway.errors import Unsupported
 from asgi_gateway.ledger import NOBODY, Ledger
+from asgi_gateway.store.budget import Budget
 from asgi_gateway.store.expiry import Deadlines
-from asgi_gateway.store.records import Failure, Lost, Record
+from asgi_gateway.store.records import CANCELLED, Failure, Lost, Record
 from asgi_gateway.store.states import SETTLED, Event, State, after
 from asgi_gateway.store.targets import Targets
+from asgi_gateway.store.waiting import Waiting
+
+# What a record takes beside its bytes, about; and so few that their dicts are copied in a moment.
+RECORD_BYTES: Final = 512
+FEW_RECORDS: Final = 4096
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -43,15 +49,13 @@ class MemoryStore:
         """
         self._records: dict[str, Record] = {}
         self.targets = Targets(cursor_base)
-        self._parked: dict[str, list[Waker]] = {}
+        self.waiting = Waiting()
         self._work: Deadlines[Record] = Deadlines(work_s)
         self._undelivered: Deadlines[Record] = Deadlines(undelivered_s)
         self._delivered: Deadlines[Record] = Deadlines(delivered_s)
-        self._max_in_flight = max_in_flight
-        self._max_bytes = max_bytes
+        self.budget = Budget(max_bytes, max_in_flight)
         self._ledger = ledger
         self.counts = [0] * len(State)
-        self.charged_bytes = 0
         self.results_bytes = 0
         self.late_events = 0
 
@@ -68,6 +72,11 @@ class MemoryStore:
         return self.counts[State.QUEUED] + self.counts[State.RUNNING]
 
     @property
+    def charged_bytes(self) -> int:
+        """Bytes counted against `store.max_bytes`."""
+        return self.budget.charged_bytes
+
+    @property
     def undelivered(self) -> int:
         """Settled samples whose outcome nobody was seen to get."""
         return len(self._undelivered)
@@ -75,7 +84,7 @@ class MemoryStore:
     @property
     def parked(self) -> int:
         """Polls held now, batched ones included."""
-        return sum(map(len, self._parked.values())) + self.targets.parked
+        return len(self.waiting) + self.targets.parked
 
     # --- accept ----------------------------------------------------------------------------------
 
@@ -99,31 +108,15 @@ class MemoryStore:
         return known
 
     def admit(self, nbytes: int) -> None:
-        """Whether one more sample of `nbytes` may come in.
-
-        Raises:
-            Overloaded: it does not fit now.
-            TooLarge: it would not fit into an empty store; 429 would be repeated for ever.
-        """
-        if nbytes > self._max_bytes:
-            raise TooLarge(
-                f"the sample has {nbytes} bytes, all samples together may have {self._max_bytes}"
-                " (store.max_bytes)"
-            )
-        if self.in_flight >= self._max_in_flight:
-            raise Overloaded(f"{self.in_flight} samples in flight, the limit (store.max_in_flight)")
-        if self.charged_bytes + nbytes > self._max_bytes:
-            raise Overloaded(
-                f"{self.charged_bytes} bytes held and {nbytes} more asked,"
-                f" the limit is {self._max_bytes} (store.max_bytes)"
-            )
+        """Whether one more sample of `nbytes` may come in. Raises Overloaded, TooLarge."""
+        self.budget.admit(nbytes, self.in_flight)
 
     def accept(self, record: Record) -> None:
         """Take in a record that `submitted` did not know and `admit` let pass."""
         self._records[record.request_id] = record
         self.targets.add(record)
         self.counts[record.state] += 1
-        self._charge(record, len(record.body or b""))
+        self.budget.charge(record)
         self._ledger.accepted(record)
 
     # --- run -------------------------------------------------------------------------------------
@@ -136,18 +129,19 @@ class MemoryStore:
         """
         if not self.counts[State.RUNNING]:
             return True
-        return self.charged_bytes + record.reserve_bytes <= self._max_bytes
+        return self.budget.fits(record.reserve_bytes)
 
-    def make_room(self, record: Record) -> int:
-        """Drop settled results, delivered ones first and oldest first, until a record has room;
-        none where all would not be enough. Returns how many; their ids answer 410.
+    def make_room(self, record: Record, budget: int) -> int:
+        """Drop settled results, delivered ones first and oldest first, until a record has room, at
+        most `budget`; none where all would not be enough. Returns how many; their ids answer 410.
         """
-        settled = sum(r.charged_bytes for r in self._records.values() if r.state in SETTLED)
-        if self.charged_bytes - settled + record.reserve_bytes > self._max_bytes:
+        if not self.budget.could_fit(record.reserve_bytes):
             return 0
         dropped = 0
         for clock in (self._delivered, self._undelivered):
-            while not self.has_room(record) and (oldest := clock.oldest()) is not None:
+            for oldest in clock.oldest(budget - dropped):
+                if self.has_room(record):
+                    return dropped
                 self.evict(oldest, told=clock is self._delivered)
                 dropped += 1
         return dropped
@@ -159,14 +153,15 @@ class MemoryStore:
         record.started_at = now
         record.attempts += 1
         self._work.start(record, now)
-        self._charge(record, record.reserve_bytes)
+        self.budget.charge(record)
         return True
 
     def drop_prompt(self, record: Record) -> None:
         """The upstream began a 2xx answer: the request will not be sent again."""
         if record.body is not None:
-            self._charge(record, -len(record.body))
+            self.budget.discharge(record)
             record.body = None
+            self.budget.charge(record)
 
     def retry(self, record: Record, now: float) -> bool:
         """RUNNING -> QUEUED: stops the work clock, gives the reservation back."""
@@ -174,7 +169,7 @@ class MemoryStore:
             return False
         record.came_back(now)
         self._work.stop(record)
-        self._charge(record, -record.reserve_bytes)
+        self.budget.charge(record)
         return True
 
     # --- settle ----------------------------------------------------------------------------------
@@ -184,7 +179,7 @@ class MemoryStore:
         if not self._apply(record, Event.SUCCEED):
             return False
         record.result = result
-        self._settle(record, now, len(result))
+        self._settle(record, now)
         self.results_bytes += len(result)
         return True
 
@@ -193,15 +188,15 @@ class MemoryStore:
         if not self._apply(record, Event.FAIL):
             return False
         record.failure = failure
-        self._settle(record, now, len(failure.text))
+        self._settle(record, now)
         return True
 
     def cancel(self, record: Record, now: float) -> bool:
         """QUEUED or RUNNING -> CANCELLED."""
         if not self._apply(record, Event.CANCEL):
             return False
-        record.failure = Failure("the sample was cancelled", "user")
-        self._settle(record, now, 0)
+        record.failure = CANCELLED
+        self._settle(record, now)
         return True
 
     def evict(self, record: Record, *, told: bool = True) -> bool:
@@ -214,7 +209,6 @@ class MemoryStore:
         self._work.stop(record)
         self._undelivered.stop(record)
         self._delivered.stop(record)
-        self._charge(record, -record.charged_bytes)
         if record.result is not None:
             self.results_bytes -= len(record.result)
         record.body = record.result = record.result_json = None
@@ -236,15 +230,15 @@ class MemoryStore:
         """
         if record.state not in SETTLED:
             return False
-        first = record in self._undelivered
-        self._undelivered.stop(record)
+        first = self._undelivered.stop(record)
         self._delivered.start(record, now)
         return first
 
     def keep_json(self, record: Record, body: bytes) -> None:
         """Keep the JSON form of a result for its next delivery."""
+        self.budget.discharge(record)
         record.result_json = body
-        self._charge(record, len(body))
+        self.budget.charge(record)
 
     def acknowledge(self, request_ids: Iterable[str], caller: str) -> None:
         """The client has these outcomes: free them at once. Unknown ids are fine, repeats too."""
@@ -270,21 +264,18 @@ class MemoryStore:
                 evicted += self.evict(record, told=clock is self._delivered)
         return Expired(self._work.due(now, budget), evicted)
 
-    # --- waiters ---------------------------------------------------------------------------------
+    # --- walks ------------------------------------------------------------------------------------
 
-    def park(self, record: Record, waker: Waker) -> None:
-        self._parked.setdefault(record.request_id, []).append(waker)
+    @property
+    def nbytes(self) -> int:
+        """About what all records take in memory."""
+        return self.charged_bytes + RECORD_BYTES * len(self._records)
 
-    def unpark(self, record: Record, waker: Waker) -> None:
-        waiters = self._parked.get(record.request_id)
-        if waiters is not None and waker in waiters:
-            waiters.remove(waker)
-            if not waiters:
-                del self._parked[record.request_id]
-
-    def waiters(self, record: Record) -> list[Waker]:
-        """Those parked for a record; it is theirs to unpark."""
-        return list(self._parked.get(record.request_id, ()))
+    def shrink(self) -> None:
+        """Give back the room of dicts that were large; they keep it when they are emptied."""
+        if len(self._records) <= FEW_RECORDS:
+            self._records = dict(self._records)
+            self.targets.shrink()
 
     def records(self) -> list[Record]:
         return list(self._records.values())
@@ -299,22 +290,20 @@ class MemoryStore:
     # --- inside ----------------------------------------------------------------------------------
 
     def _apply(self, record: Record, event: Event) -> bool:
+        """Change the state; the caller changes the record with it, and charges it again."""
         state = after(record.state, event)
         if state is None:
             self.late_events += 1
             return False
+        self.budget.discharge(record)
         self.counts[record.state] -= 1
         self.counts[state] += 1
         record.state = state
         return True
 
-    def _settle(self, record: Record, now: float, nbytes: int) -> None:
+    def _settle(self, record: Record, now: float) -> None:
         self._work.stop(record)
         record.body = None
         record.settled_at = now
-        self._charge(record, nbytes - record.charged_bytes)
+        self.budget.charge(record)
         self._undelivered.start(record, now)
-
-    def _charge(self, record: Record, nbytes: int) -> None:
-        record.charged_bytes += nbytes
-        self.charged_bytes += nbytes

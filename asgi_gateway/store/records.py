@@ -23,6 +23,9 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     category: Category
 
 
+CANCELLED: Final = Failure("the sample was cancelled", "user")
+
+
 class Lost(msgspec.Struct, frozen=True, gc=False):
     """A sample that is gone and whose client has not been told: an interrupted one, or one that was
     open when an earlier process died. Its id answers 410; a repeated submit revives it."""
@@ -42,8 +45,7 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
 
     Times are seconds of the monotonic clock. `started_at` is 0 where it is not at the upstream;
     `upstream_s` is the time of the runs that came back, `upstream` the URL of the last run. `body`
-    is the upstream request and is dropped at the first byte of a 2xx answer; `charged_bytes` is
-    what it counts against the byte budget.
+    is the upstream request and is dropped at the first byte of a 2xx answer.
     """
 
     # of the request
@@ -74,7 +76,24 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
     result: bytes | None = None
     result_json: bytes | None = None
     failure: Failure | None = None
-    charged_bytes: int = 0
+
+    @property
+    def charged_bytes(self) -> int:
+        """What counts against the byte budget: what is held, and while it runs its answer's room.
+
+        Not stored: 131,072 of these numbers are 4 MiB.
+        """
+        state = self.state
+        if state is State.QUEUED:
+            return len(self.body) if self.body is not None else 0
+        if state is State.RUNNING:
+            return self.reserve_bytes + (len(self.body) if self.body is not None else 0)
+        if state is State.SUCCEEDED:
+            kept = len(self.result) if self.result is not None else 0
+            return kept + (len(self.result_json) if self.result_json is not None else 0)
+        if state is State.FAILED and self.failure is not None:
+            return len(self.failure.text)
+        return 0
 
     def came_back(self, now: float) -> None:
         """Its run ended and did not settle it."""

@@ -1,52 +1,85 @@
 """Samples by sampling session: the index that makes a submit idempotent, what was lost, and the
 completion logs of those who poll in batches."""
 
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
 from asgi_gateway.asgi import Waker
 from asgi_gateway.store.completions import Completion, CompletionLog, Page
-from asgi_gateway.store.records import Lost, Record, clone_of
+from asgi_gateway.store.records import SEQ_IDS_PER_CLONE, Lost, Record, clone_of
 from asgi_gateway.store.states import SETTLED, State
+
+# Bounds the turn of a clone's first polls: about 1 ms.
+LOOKED_AT_PER_PAGE: Final = 2048
 
 
 class Target:
     """One sampling session.
 
     A completion log exists per clone that was ever polled in batches. Clients that poll each sample
-    by itself therefore cost no log; a poller's first poll finds everything that settled or was lost
-    before it.
+    by itself therefore cost no log; a poller's first polls find everything that settled or was lost
+    before them.
     """
 
-    __slots__ = ("by_seq", "logs", "lost", "parked")
+    __slots__ = ("by_seq", "lost", "parked", "pollers")
 
     def __init__(self) -> None:
         self.by_seq: dict[int, Record] = {}
         self.lost: dict[int, Lost] = {}
-        self.logs: dict[int, CompletionLog] = {}
+        self.pollers: dict[int, Poller] = {}
         self.parked: dict[int, list[Waker]] = {}
 
     def __repr__(self) -> str:
-        return f"<Target {len(self.by_seq)} held, {len(self.lost)} lost, {len(self.logs)} logs>"
+        return f"<Target {len(self.by_seq)} held, {len(self.lost)} lost, {len(self.pollers)} logs>"
 
     @property
     def empty(self) -> bool:
         """Whether nothing is lost by forgetting it; a log's positions would be."""
-        return not (self.by_seq or self.lost or self.logs or self.parked)
+        return not (self.by_seq or self.lost or self.pollers or self.parked)
 
-    def log(self, clone: int, base: int) -> CompletionLog:
-        """The clone's log, made at its first poll with all that is known by then."""
-        log = self.logs.get(clone)
-        if log is None:
-            log = self.logs[clone] = CompletionLog(base)
-            for lost in self.lost.values():
-                if clone_of(lost.seq_id) == clone:
-                    log.append(Completion(lost.request_id, None))
-            settled = [
-                record
-                for record in self.by_seq.values()
-                if clone_of(record.seq_id) == clone and record.state in SETTLED
-            ]
-            for record in sorted(settled, key=_settled_at):
-                log.append(_completion(record))
-        return log
+    def poller(self, clone: int, base: int) -> "Poller":
+        """The clone's log, made at its first poll."""
+        poller = self.pollers.get(clone)
+        if poller is None:
+            earlier: list[Record | Lost] = [*self.lost.values(), *self.by_seq.values()]
+            earlier.reverse()  # taken from its end, the first accepted first
+            poller = self.pollers[clone] = Poller(CompletionLog(base), earlier)
+        return poller
+
+    def look_back(self, clone: int, poller: "Poller") -> None:
+        """List some more of what settled or was lost before a clone's first poll."""
+        earlier = poller.earlier
+        for _ in range(min(LOOKED_AT_PER_PAGE, len(earlier))):
+            entry = earlier.pop()
+            if entry.seq_id // SEQ_IDS_PER_CLONE != clone:
+                continue
+            if isinstance(entry, Lost):
+                if self.lost.get(entry.seq_id) is entry:
+                    poller.log.append(entry)
+            elif entry.state in SETTLED and entry not in poller.listed:
+                poller.log.append(entry)
+        if not poller.earlier:
+            poller.listed.clear()
+
+
+class Poller(msgspec.Struct, eq=False):
+    """The log of one clone.
+
+    earlier: what was there at its first poll and was not looked at yet. 131,072 samples would hold
+        the loop for 40 ms.
+    listed: records that were written into the log since, while there is such an `earlier`.
+    """
+
+    log: CompletionLog[Record | Lost]
+    earlier: list[Record | Lost]
+    listed: set[Record] = set()
+
+    def add(self, record: Record) -> None:
+        self.log.append(record)
+        if self.earlier:
+            self.listed.add(record)
 
 
 class Targets:
@@ -99,11 +132,23 @@ class Targets:
         return list(target.by_seq.values()) if target is not None else []
 
     def forget(self, sampling_session_id: str) -> None:
-        """Drop what is left of a sampling session; its records must be evicted."""
-        target = self._targets.pop(sampling_session_id, None)
-        if target is not None:
-            for lost in target.lost.values():
-                del self._lost[lost.request_id]
+        """Drop what is known of a sampling session besides its records."""
+        target = self._targets.get(sampling_session_id)
+        if target is None:
+            return
+        for lost in target.lost.values():
+            del self._lost[lost.request_id]
+        if target.by_seq:  # accepted since: a trainer may name a session again
+            target.lost, target.pollers = {}, {}
+        else:
+            del self._targets[sampling_session_id]
+
+    def shrink(self) -> None:
+        """Give back the room of dicts that were large."""
+        self._lost = dict(self._lost)
+        for target in self._targets.values():
+            target.by_seq = dict(target.by_seq)
+            target.lost = dict(target.lost)
 
     # --- lost samples ----------------------------------------------------------------------------
 
@@ -131,22 +176,30 @@ class Targets:
 
     # --- batched polls ---------------------------------------------------------------------------
 
-    def report(self, record: Record) -> list[Waker]:
-        """Write a record that settled or was lost into its log; returns the pollers to wake."""
+    def report(self, record: Record) -> Iterable[Waker]:
+        """Write a record that settled or was lost into its log; names the pollers to wake.
+
+        To be walked before anything is parked or unparked.
+        """
         target = self._targets.get(record.sampling_session_id)
         if target is None:
-            return []
+            return ()
         clone = clone_of(record.seq_id)
-        log = target.logs.get(clone)
-        if log is not None:
-            log.append(_completion(record))
-        return list(target.parked.get(clone, ()))
+        poller = target.pollers.get(clone)
+        if poller is not None:
+            poller.add(record)
+        return target.parked.get(clone, ())
 
     def page(self, sampling_session_id: str, clone: int, prev_cursor: int, limit: int) -> Page:
         """What a poller has not seen yet; what it has is dropped from its log."""
-        log = self._target(sampling_session_id).log(clone, self._cursor_base)
-        log.seen(prev_cursor)
-        return log.page(limit)
+        target = self._target(sampling_session_id)
+        poller = target.poller(clone, self._cursor_base)
+        poller.log.seen(prev_cursor)
+        if poller.earlier:
+            target.look_back(clone, poller)
+        entries, cursor = poller.log.oldest(limit)
+        completions = [_completion(entry) for entry in entries]
+        return Page(completions, cursor, not completions and bool(poller.earlier))
 
     def park(self, sampling_session_id: str, clone: int, waker: Waker) -> None:
         self._target(sampling_session_id).parked.setdefault(clone, []).append(waker)
@@ -171,11 +224,8 @@ class Targets:
             del self._targets[sampling_session_id]
 
 
-def _completion(record: Record) -> Completion:
+def _completion(entry: Record | Lost) -> Completion:
     """Finished with a size, or failed: the client then fetches the error, or meets the 410."""
-    finished = record.state is State.SUCCEEDED and record.result is not None
-    return Completion(record.request_id, len(record.result or b"") if finished else None)
-
-
-def _settled_at(record: Record) -> float:
-    return record.settled_at
+    if type(entry) is Record and entry.state is State.SUCCEEDED and entry.result is not None:
+        return Completion(entry.request_id, len(entry.result))
+    return Completion(entry.request_id, None)

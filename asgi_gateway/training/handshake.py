@@ -74,7 +74,7 @@ class TrainerHandshake(HandshakeHandlers):
         for sampler_id in await self._trainer.samplers_of(call.tail, call.scope):
             # One that it minted has a session of its own here, called as it is.
             with contextlib.suppress(NotFound, Gone):
-                self._end(self._sessions.find(sampler_id, CALLER))
+                await self._end(self._sessions.find(sampler_id, CALLER))
         path = f"sessions/{call.tail}/finish"
         await self._trainer.post(path, msgspec.Raw(call.body), call.scope)
         self._trainer.forget_session(call.tail)

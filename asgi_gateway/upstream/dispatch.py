@@ -14,8 +14,8 @@ from asgi_gateway.clock import Clock
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
+from asgi_gateway.turns import PerTurn
 from asgi_gateway.upstream.exchange import Exchange, Transport
-from asgi_gateway.upstream.turn import Turn
 
 # So many settled records in line are not worth a walk along it.
 SETTLED_IN_LINE: Final = 1024
@@ -50,7 +50,7 @@ class Dispatch:
         self._order = itertools.count()
         self._running: dict[Record, Exchange] = {}
         self._closed = False
-        self._turn = Turn(STARTS_PER_TURN, self.pump)
+        self._turn = PerTurn(STARTS_PER_TURN, self.pump)
         # The head of the line that waits for bytes and not for a connection, and since when.
         self._blocked: Record | None = None
         self._blocked_since = 0.0

@@ -54,7 +54,7 @@ def accepted(store: MemoryStore, seq_id: int = 0, **fields: Any) -> Record:
 def clocks(store: MemoryStore) -> dict[str, dict[str, float]]:
     """Clock -> request id -> when it ends."""
     return {
-        name: {record.request_id: due_at for record, due_at in clock._due_at.items()}
+        name: {record.request_id: due_at for record, due_at in clock}
         for name, clock in (
             ("work", store._work),
             ("undelivered", store._undelivered),

@@ -1,11 +1,13 @@
 """Deadlines against a model that is too simple to be wrong: a list, searched every time."""
 
+import sys
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asgi_gateway.store.expiry import Deadlines
+from asgi_gateway.store.expiry import SPARE_PLACES, Deadlines
 
 
 class Naive:
@@ -94,6 +96,35 @@ def test_a_stopped_clock_leaves_nothing_behind() -> None:
     for key in range(1000):
         clock.start(key, 0.0)
         clock.stop(key)
-    clock.stop(7)  # stopping what does not run is nothing
+    assert not clock.stop(7), "stopping what does not run is nothing"
     assert len(clock) == 0
     assert repr(clock) == "<Deadlines 10 s, 0 running>"
+
+
+def places(clock: Deadlines[int]) -> int:
+    """Of its dict, the empty ones included, as far as its size tells."""
+    return sys.getsizeof(clock._started_at) // 40
+
+
+@pytest.mark.parametrize("end", ["stop", "due", "restart"])
+def test_the_places_of_a_burst_are_given_back(end: str) -> None:
+    """Or every look at the front would walk over them, and their memory would stay."""
+    clock: Deadlines[int] = Deadlines(10.0)
+    for key in range(100_000):
+        clock.start(key, 0.0)
+    if end == "stop":
+        for key in range(99_990):
+            clock.stop(key)
+    elif end == "due":
+        while len(clock) > 10:
+            clock.due(10.0, 5)
+    else:
+        for key in range(99_990):
+            clock.stop(key)
+        for _ in range(1000):
+            for key in range(99_990, 100_000):
+                clock.start(key, 1.0)
+    assert len(clock) == 10
+    assert places(clock) < 3 * SPARE_PLACES
+    assert [key for key, _ in clock] == list(range(99_990, 100_000))
+    assert clock.oldest(2) == [99_990, 99_991]

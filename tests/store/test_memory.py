@@ -416,7 +416,7 @@ def test_room_is_made_of_the_oldest_delivered_and_then_of_the_oldest(
     store, queued, settled = full_of_results()
     queued.reserve_bytes += more_bytes
     assert store.has_room(queued) is (more_bytes == -4)
-    assert store.make_room(queued) == len(dropped)
+    assert store.make_room(queued, 100) == len(dropped)
     gone = [number for number, record in enumerate(settled) if record.state is State.GONE]
     assert gone == sorted(dropped)
     assert store.has_room(queued) is (more_bytes < 18), "and none for nothing"
@@ -507,38 +507,30 @@ async def test_waiters_are_those_parked_for_the_record() -> None:
     store = new_store()
     record, other = accepted(store, 0), accepted(store, 1)
     first, second, third = Waker(), Waker(), Waker()
-    store.park(record, first)
-    store.park(record, second)
-    store.park(other, third)
-    assert store.waiters(record) == [first, second]
+    store.waiting.park(record, first)
+    store.waiting.park(record, second)
+    store.waiting.park(other, third)
+    assert store.waiting.of(record) == [first, second]
     assert store.parked == 3
-    store.unpark(record, first)
-    store.unpark(record, first)  # once more is nothing
-    assert store.waiters(record) == [second]
-    store.unpark(record, third)  # parked elsewhere
-    assert store.waiters(other) == [third]
-    store.unpark(record, second)
-    store.unpark(other, third)
+    store.waiting.unpark(record, first)
+    store.waiting.unpark(record, first)  # once more is nothing
+    assert store.waiting.of(record) == [second]
+    store.waiting.unpark(record, third)  # parked elsewhere
+    assert store.waiting.of(other) == [third]
+    store.waiting.unpark(record, second)
+    store.waiting.unpark(other, third)
     assert store.parked == 0
-    assert store._parked == {}
+    assert store.waiting._parked == {}
 
 
 async def test_waiters_outlive_their_record_until_they_unpark() -> None:
     store = new_store()
     record, waker = accepted(store), Waker()
-    store.park(record, waker)
+    store.waiting.park(record, waker)
     store.evict(record)
-    assert store.waiters(record) == [waker]
-    store.unpark(record, waker)
+    assert store.waiting.of(record) == [waker]
+    store.waiting.unpark(record, waker)
     assert store.parked == 0
-
-
-async def test_asking_for_the_waiters_gives_a_list_of_its_own() -> None:
-    store = new_store()
-    record, waker = accepted(store), Waker()
-    store.park(record, waker)
-    store.waiters(record).clear()
-    assert store.waiters(record) == [waker]
 
 
 def test_repr_says_how_many_of_each() -> None:

@@ -245,12 +245,12 @@ class StoreMachine(RuleBasedStateMachine):
             expected.json_bytes = 33
 
     @precondition(lambda self: self.held(State.QUEUED))
-    @rule(data=st.data())
-    def make_room(self, data: Any) -> None:
+    @rule(data=st.data(), budget=st.integers(1, 3))
+    def make_room(self, data: Any, budget: int) -> None:
         """For a sample that could not start: the oldest delivered go first, no more than needed."""
         queued = data.draw(st.sampled_from(self.held(State.QUEUED))).record
         settled = {e.record: e for e in self.held(*SETTLED)}
-        in_order = [*self.store._delivered._due_at, *self.store._undelivered._due_at]
+        in_order = [r for c in (self.store._delivered, self.store._undelivered) for r, _ in c]
         assert set(in_order) == set(settled)
         expected: list[Expected] = []
         charged = sum(e.charged_bytes for e in self.all)
@@ -259,7 +259,8 @@ class StoreMachine(RuleBasedStateMachine):
             while charged + queued.reserve_bytes > MAX_BYTES:
                 expected.append(settled[in_order[len(expected)]])
                 charged -= expected[-1].charged_bytes
-        assert self.store.make_room(queued) == len(expected)
+        expected = expected[:budget]
+        assert self.store.make_room(queued, budget) == len(expected)
         for each in expected:
             assert each.clock is not None
             each.gone(lost=each.clock[0] == "undelivered")
@@ -313,11 +314,13 @@ class StoreMachine(RuleBasedStateMachine):
             assert expected.record.charged_bytes == expected.charged_bytes >= 0
         assert self.store.charged_bytes == sum(e.charged_bytes for e in self.all)
         assert self.store.results_bytes == sum(e.result_bytes for e in self.all)
+        settled = self.held(*SETTLED)
+        assert self.store.budget.settled_bytes == sum(e.charged_bytes for e in settled)
 
     @invariant()
     def clocks_are_those_of_held_records(self) -> None:
         running = {
-            name: dict(clock._due_at)
+            name: dict(clock)
             for name, clock in (
                 ("work", self.store._work),
                 ("undelivered", self.store._undelivered),

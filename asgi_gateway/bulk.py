@@ -1,0 +1,63 @@
+"""What one request or one tick asks of any number of samples, a turn's work at a time."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from asgi_gateway.store.memory import MemoryStore
+from asgi_gateway.store.records import Record
+from asgi_gateway.store.states import State
+from asgi_gateway.turns import Turns
+
+# Samples that are acknowledged, ended or dropped in one turn of the loop, about 2 ms.
+WORK_PER_TURN: Final = 512
+
+
+class Bulk:
+    def __init__(self, store: MemoryStore, end: Callable[[Record, bool], None]) -> None:
+        """end: evicts a record, told or not, and ends its upstream work."""
+        self._store = store
+        self._end = end
+        self._turns = Turns(WORK_PER_TURN)
+        self._ending: set[asyncio.Task[None]] = set()
+        self._making_room: Record | None = None
+
+    async def acknowledge(self, request_ids: Sequence[str], caller: str) -> None:
+        """The client has these outcomes; none of them is held any more at the end."""
+        async for some in self._turns.slices(request_ids):
+            self._store.acknowledge(some, caller)
+
+    async def end_session(self, sampling_session_id: str, *, finished: bool) -> None:
+        """End a sampling session's upstream work and drop its results: its ids answer 410. What its
+        client, if it comes back, submits meanwhile is not touched.
+
+        finished: its client said so and will not ask; otherwise it may come back, and is told then.
+        """
+        async for some in self._turns.slices(self._store.targets.records(sampling_session_id)):
+            for record in some:
+                if record.state is not State.GONE:
+                    self._end(record, finished)
+        if finished:
+            self._store.targets.forget(sampling_session_id)
+
+    def end_session_soon(self, sampling_session_id: str, *, finished: bool) -> None:
+        """The same where nobody waits for it."""
+        task = asyncio.create_task(self.end_session(sampling_session_id, finished=finished))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def make_room(self, blocked: Record | None) -> int:
+        """Drop some results for a queued record that has waited for room, and for the one of the
+        last tick if it needs more; returns how many."""
+        record = self._making_room or blocked
+        self._making_room = None
+        if record is None or record.state is not State.QUEUED:
+            return 0
+        dropped = self._store.make_room(record, WORK_PER_TURN)
+        if dropped == WORK_PER_TURN:
+            self._making_room = record
+        return dropped
+
+    def close(self) -> None:
+        for task in self._ending:
+            task.cancel()

@@ -1,0 +1,58 @@
+"""What all samples together may take: how many are in flight, and how many bytes are held."""
+
+from asgi_gateway.errors import Overloaded, TooLarge
+from asgi_gateway.store.records import Record
+from asgi_gateway.store.states import SETTLED
+
+
+class Budget:
+    """charged_bytes: of all records; settled_bytes: what of them those with an outcome take."""
+
+    __slots__ = ("charged_bytes", "max_bytes", "max_in_flight", "settled_bytes")
+
+    def __init__(self, max_bytes: int, max_in_flight: int) -> None:
+        self.max_bytes = max_bytes
+        self.max_in_flight = max_in_flight
+        self.charged_bytes = 0
+        self.settled_bytes = 0
+
+    def admit(self, nbytes: int, in_flight: int) -> None:
+        """Whether one more sample of `nbytes` may come in.
+
+        Raises:
+            Overloaded: it does not fit now.
+            TooLarge: it would not fit into an empty store; 429 would be repeated for ever.
+        """
+        if nbytes > self.max_bytes:
+            raise TooLarge(
+                f"the sample has {nbytes} bytes, all samples together may have {self.max_bytes}"
+                " (store.max_bytes)"
+            )
+        if in_flight >= self.max_in_flight:
+            raise Overloaded(f"{in_flight} samples in flight, the limit (store.max_in_flight)")
+        if not self.fits(nbytes):
+            raise Overloaded(
+                f"{self.charged_bytes} bytes held and {nbytes} more asked,"
+                f" the limit is {self.max_bytes} (store.max_bytes)"
+            )
+
+    def fits(self, nbytes: int) -> bool:
+        return self.charged_bytes + nbytes <= self.max_bytes
+
+    def could_fit(self, nbytes: int) -> bool:
+        """Whether it would fit if everything settled were dropped."""
+        return self.charged_bytes - self.settled_bytes + nbytes <= self.max_bytes
+
+    def charge(self, record: Record) -> None:
+        """After what a record holds, or its state, has changed."""
+        nbytes = record.charged_bytes
+        self.charged_bytes += nbytes
+        if record.state in SETTLED:
+            self.settled_bytes += nbytes
+
+    def discharge(self, record: Record) -> None:
+        """Before that."""
+        nbytes = record.charged_bytes
+        self.charged_bytes -= nbytes
+        if record.state in SETTLED:
+            self.settled_bytes -= nbytes

@@ -1,0 +1,82 @@
+"""So much work in one turn of the event loop, and no more.
+
+Some requests are about any number of samples: a client may acknowledge 131,072 in one, or finish a
+session that has as many. Done at once they would hold the loop for half a second. Whoever works
+through such a list does it in slices, and all of them together get one budget a turn.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Turns:
+    """Budgets of one event loop, `per_turn` items each."""
+
+    __slots__ = ("_left", "_per_turn", "_waiting")
+
+    def __init__(self, per_turn: int) -> None:
+        self._per_turn = per_turn
+        self._left = per_turn
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Turns {self._left} of {self._per_turn} left, {len(self._waiting)} waiting>"
+
+    async def slices(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+        """The items in slices that may each be worked through at once; the first without a pause
+        where this turn has some of its budget left."""
+        done = 0
+        while done < len(items):
+            count = await self._granted(len(items) - done)
+            yield items[done : done + count]
+            done += count
+
+    async def _granted(self, wanted: int) -> int:
+        """How many of `wanted` may be done now, at least one; waits for the turn that allows it."""
+        loop = asyncio.get_running_loop()
+        while self._left == 0:
+            turn: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(turn)
+            await turn
+        if self._left == self._per_turn:
+            loop.call_soon(self._next_turn)
+        granted = min(wanted, self._left)
+        self._left -= granted
+        return granted
+
+    def _next_turn(self) -> None:
+        self._left = self._per_turn
+        # All of them: one that was cancelled must not keep the others waiting.
+        waiting, self._waiting = self._waiting, deque()
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+
+class PerTurn:
+    """A budget for callers that cannot wait: `take` as long as it says yes; `resume` is called in
+    the next turn, with a new one."""
+
+    __slots__ = ("_budget", "_left", "_resume")
+
+    def __init__(self, budget: int, resume: Callable[[], None]) -> None:
+        self._budget = budget
+        self._left = budget
+        self._resume = resume
+
+    def take(self) -> bool:
+        """Whether this turn has room for one more piece of work."""
+        if self._left == self._budget:
+            asyncio.get_running_loop().call_soon(self._next)
+        elif not self._left:
+            return False
+        self._left -= 1
+        return True
+
+    def _next(self) -> None:
+        self._left = self._budget
+        self._resume()
