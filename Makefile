@@ -10,12 +10,14 @@ PYTEST_ARGS ?=
 N ?= 131072
 FLOOD_ARGS ?=
 SDKS ?=
+CASES ?=
+REASON ?=
 
-.PHONY: help setup run test flood test-system sdk-matrix sdk-locks check format lint types
+.PHONY: help setup run test flood test-system instructions instructions-record sdk-matrix sdk-locks check format lint types
 .PHONY: protos lock clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 setup: $(STAMP) ## create .venv from requirements.lock
 
@@ -35,9 +37,18 @@ test: $(STAMP) ## the whole test suite
 flood: $(STAMP) ## N samples in flight at once under batched polls, twice (N=131072)
 	@$(BIN)/python -m tests.support.flood --samples $(N) $(FLOOD_ARGS)
 
-test-system: $(STAMP) ## tests that need Debian packages
-	@$(BIN)/python -m pytest -m system $(PYTEST_ARGS); status=$$?; \
-	if [ $$status -eq 5 ]; then echo "no test needs a Debian package yet"; exit 0; fi; exit $$status
+test-system: $(STAMP) ## tests that need Debian packages; installs those when root
+	@sh tests/debian_packages.sh
+	$(BIN)/python -m pytest -m system $(PYTEST_ARGS)
+
+instructions: $(STAMP) ## instruction counts of the hot functions against the stored ones
+	@sh tests/debian_packages.sh
+	@$(BIN)/python -m tests.bench.instructions $(CASES)
+
+export REASON
+instructions-record: $(STAMP) ## store them; a rise of over 5% needs REASON="..."
+	@sh tests/debian_packages.sh
+	@$(BIN)/python -m tests.bench.instructions --record --reason "$$REASON"
 
 sdk-matrix: $(STAMP) ## every released SDK that is listed, or SDKS="0.18.2 0.38.0"
 	$(BIN)/python tests/contract/sdks/install.py $(SDKS)

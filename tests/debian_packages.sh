@@ -1,0 +1,24 @@
+#!/bin/sh
+# The Debian packages that tests marked `system` need: installed when root, named otherwise.
+set -u
+missing=
+need() { # command package
+	command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
+}
+need valgrind valgrind
+need setarch util-linux
+[ -z "$missing" ] && exit 0
+
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+	echo "Debian packages are missing:$missing; as root: apt-get install$missing" >&2
+	exit 1
+fi
+echo "installing Debian packages:$missing"
+export DEBIAN_FRONTEND=noninteractive
+# A list that is old or absent is fetched first; without a network the second step says so.
+apt-get -qq update || true
+# shellcheck disable=SC2086 # a list of names
+if ! apt-get -qq install --yes --no-install-recommends $missing >/dev/null; then
+	echo "apt-get could not install:$missing" >&2
+	exit 1
+fi
