@@ -420,6 +420,32 @@ async def test_sigterm_with_a_parked_poll(server: str, upstream: Gated) -> None:
         assert "Traceback" not in served.process.stderr, served.process.story()
 
 
+@pytest.mark.parametrize(
+    ("server", "flags"),
+    [
+        ("uvicorn", ["--timeout-keep-alive", "1"]),
+        ("hypercorn", ["--keep-alive", "1"]),
+        ("granian", ["--http1-header-read-timeout", "1000"]),
+    ],
+)
+async def test_how_long_an_idle_connection_lives(
+    server: str, flags: list[str], upstream: Gated
+) -> None:
+    """The flags that docs/servers.md names. granian has no other; it ends no poll that waits."""
+    with under(server, upstream.url, *flags, poll__hold_s=2) as served:
+        remote = Remote(served.port)
+        await remote.handshake()
+        prompt, gate = upstream.hold()
+        request_id = await remote.submit(prompt)
+        async with wire(served.port) as connection:
+            remote.send_poll(connection, request_id)
+            assert (await connection.read()).status == 408
+            began = time.monotonic()
+            assert await connection.ended()
+            assert 0.5 < time.monotonic() - began < 2.5
+        gate.set()
+
+
 @pytest.mark.parametrize("server", SERVERS)
 async def test_a_configuration_that_is_wrong_starts_nothing(server: str) -> None:
     with (
