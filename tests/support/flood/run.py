@@ -20,7 +20,8 @@ from tests.support.flood.servers import Probe, Server, probing, serving
 from tests.support.flood.wire import Link
 
 WATCH_EVERY_S: Final = 0.25
-SETTLE_S: Final = 0.5
+# The last probes are answered, /proc has settled, and freed memory was given back.
+SETTLE_S: Final = 2.5
 METRIC: Final = "asgi_gateway_"
 
 
@@ -122,7 +123,7 @@ class Flood:
     async def _closed(
         self, ledger: Ledger, tally: Tally, rss_before: int, rss_in_flight: int
     ) -> Cycle:
-        await asyncio.sleep(SETTLE_S)  # the last probes are answered, /proc has settled
+        await asyncio.sleep(SETTLE_S)
         held = await self._gauges()
         seen = msgspec.json.decode((await self._control.get(b"/requests")).body)
         return Cycle(
