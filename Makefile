@@ -9,11 +9,13 @@ UPSTREAM ?=
 PYTEST_ARGS ?=
 N ?= 131072
 FLOOD_ARGS ?=
+BENCH_ARGS ?=
 SDKS ?=
 CASES ?=
 REASON ?=
 
-.PHONY: help setup run test flood test-system instructions instructions-record sdk-matrix sdk-locks check format lint types
+.PHONY: help setup run test flood bench test-system instructions instructions-record
+.PHONY: sdk-matrix sdk-locks check format lint types
 .PHONY: protos lock clean
 
 help: ## list the commands
@@ -36,6 +38,9 @@ test: $(STAMP) ## the whole test suite
 
 flood: $(STAMP) ## N samples in flight at once under batched polls, twice (N=131072)
 	@$(BIN)/python -m tests.support.flood --samples $(N) $(FLOOD_ARGS)
+
+bench: $(STAMP) ## every figure, its floor and its target (BENCH_ARGS="--quick --json FILE")
+	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 test-system: $(STAMP) ## tests that need Debian packages; installs those when root
 	@sh tests/debian_packages.sh

@@ -71,7 +71,7 @@ class Process:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def __repr__(self) -> str:
@@ -161,7 +161,7 @@ class Process:
         self._output.cleanup()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Where the test process is killed with no chance to clean up (Linux only)."""
     if sys.platform == "linux":
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

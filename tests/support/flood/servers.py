@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from tests.support.flood.probe import Seen, descriptors_of, parse, rss_bytes_of
+from tests.support.processes import die_with_parent
 
 ROOT: Final = Path(__file__).parents[3]
 START_S: Final = 20.0
@@ -40,6 +41,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
+            preexec_fn=die_with_parent,
         )
         self.pid = self._process.pid
         if core is not None:

@@ -11,7 +11,7 @@ JSON: Final = b"application/json"
 PROTOBUF: Final = b"application/x-protobuf"
 
 # What SDK 0.38 sends with every request, so that the gateway parses as much.
-_HEADERS: Final = (
+HEADERS: Final = (
     b" HTTP/1.1\r\nhost: 127.0.0.1\r\naccept-encoding: gzip, deflate, zstd\r\n"
     b"user-agent: AsyncTinker/Python 0.38.0\r\nx-stainless-lang: python\r\n"
     b"x-stainless-package-version: 0.38.0\r\nx-stainless-os: Linux\r\nx-stainless-arch: x64\r\n"
@@ -97,7 +97,7 @@ class Link:
         self._protocol: _Protocol | None = None
 
     async def get(self, path: bytes) -> Answer:
-        return await self._ask(b"GET " + path + _HEADERS % (b"*/*", 0, b""), 60.0)
+        return await self._ask(b"GET " + path + HEADERS % (b"*/*", 0, b""), 60.0)
 
     async def post(
         self, path: bytes, body: bytes, *, accept: bytes = JSON, within_s: float = 60.0
@@ -108,7 +108,7 @@ class Link:
             Dropped: no connection, or lost before the answer.
             TimeoutError: no answer in time; the connection is closed, as the SDK does.
         """
-        return await self._ask(b"POST " + path + _HEADERS % (accept, len(body), body), within_s)
+        return await self._ask(b"POST " + path + HEADERS % (accept, len(body), body), within_s)
 
     async def _ask(self, request: bytes, within_s: float) -> Answer:
         loop = asyncio.get_running_loop()
