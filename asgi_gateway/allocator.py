@@ -25,7 +25,7 @@ def malloc_trim() -> Callable[[int], object] | None:
     except (OSError, AttributeError, TypeError):
         return None
     trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
-    return trim  # type: ignore[no-any-return]
+    return trim
 
 
 class Allocator:
