@@ -2,8 +2,8 @@
 
 glibc keeps freed memory wherever something above it in its heap lives on, and after a burst of
 131,072 samples that is nearly all of it. `malloc_trim` releases the pages in between. It holds the
-heap's lock meanwhile, 4 ms for 32 MiB, so it is called for as much at a time, in a thread, and not
-more than once a second. Elsewhere than on glibc nothing happens.
+heap's lock meanwhile, about 4 ms for 32 MiB, so it is called for as much at a time, in a thread,
+and not more than once a second. Elsewhere than on glibc nothing happens.
 """
 
 import asyncio
