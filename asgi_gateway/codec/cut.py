@@ -13,9 +13,10 @@ closing bracket may come. So `,"tokens":[` in a document is a key and the bracke
 Why a cut array is the whole array. A cut begins behind such a bracket. It ends at the first `]`
 that is followed by what may follow an array that is an object's value (`_AFTER`); the array's own
 end is such a `]`, so a cut never runs beyond it, and the depth of brackets never falls below its
-beginning inside of a cut. A cut that ended too soon, in a nested array or in a string that looks
-like the end of one, would leave brackets open or quotes odd in the skeleton; no other cut can make
-up for that, so the skeleton would not parse, and the caller parses the whole body instead.
+beginning inside of a cut. A `]` in a string seldom looks so, and where it does the quotes before it
+are counted. A cut that ended too soon, in a nested array, would leave brackets open in the
+skeleton; no other cut can make up for that, so the skeleton would not parse, and the caller parses
+the whole body instead.
 
 Not noticed is what a parser would find in the contents that are skipped: a byte that is no UTF-8 in
 the text, say. The arrays that are used are parsed, and the skeleton is.
@@ -62,6 +63,7 @@ _AFTER: Final = re.compile(
     .replace(b"}}", b"}"),
     re.VERBOSE | re.DOTALL,
 )
+_SURE: Final = re.compile(rb'\]\}?,"[A-Za-z_]')
 _MAY_FOLLOW: Final = frozenset(b",} \t\r\n")
 _MAY_FOLLOW_MASK: Final = np.isin(np.arange(256), list(_MAY_FOLLOW))
 
@@ -113,14 +115,17 @@ def _end_of_numbers(body: bytes, start: int) -> int:
 
 def _end_of_string(body: bytes, start: int) -> int:
     """The first quote that no backslash escapes."""
-    find, position, hits = body.find, start - 1, 0
-    while (position := find(b'"', position + 1)) >= 0:
-        if body[position - 1] != _BACKSLASH or _unescaped(body, position):
-            return position
-        hits += 1
-        if hits % _PROBE == 0 and position - start < hits * _DENSE_BYTES:
+    find, position, dense_before = body.find, start - 1, start
+    while True:
+        dense_before += _PROBE * _DENSE_BYTES
+        for _ in range(_PROBE):
+            position = find(b'"', position + 1)
+            if position < 0:
+                raise Cut
+            if body[position - 1] != _BACKSLASH or _unescaped(body, position):
+                return position
+        if position < dense_before:
             return _end_of_dense_string(body, position + 1)
-    raise Cut
 
 
 def _unescaped(body: bytes, quote: int) -> bool:
@@ -143,23 +148,56 @@ def _end_of_dense_string(body: bytes, start: int) -> int:
 
 
 def _end_of_array(body: bytes, start: int) -> int:
-    """The first `]` that looks like the end of an object's value."""
-    find, position, hits, last = body.find, start - 1, 0, len(body) - 1
+    """The first `]` that is the end of an object's value, as far as can be seen from here."""
     # A document does not end with an array, so what we look for is before its last byte.
-    while 0 <= (position := find(b"]", position + 1)) < last:
-        if body[position + 1] in _MAY_FOLLOW and _AFTER.match(body, position):
-            return position
-        hits += 1
-        if hits % _PROBE == 0 and position - start < hits * _DENSE_BYTES:
-            return _end_of_dense_array(body, position + 1)
-    raise Cut
+    find, position, dense_before, last = body.find, start - 1, start, len(body) - 1
+    strings = _Strings(body, start)
+    while True:
+        dense_before += _PROBE * _DENSE_BYTES
+        for _ in range(_PROBE):
+            position = find(b"]", position + 1, last)
+            if position < 0:
+                raise Cut
+            if body[position + 1] in _MAY_FOLLOW and _is_end(body, position, strings):
+                return position
+        if position < dense_before:
+            return _end_of_dense_array(body, position + 1, strings)
 
 
-def _end_of_dense_array(body: bytes, start: int) -> int:
+def _end_of_dense_array(body: bytes, start: int, strings: "_Strings") -> int:
     flat, last = np.frombuffer(body, np.uint8), len(body) - 1
     for window in range(start, last, _WINDOW):
         brackets = np.flatnonzero(flat[window : min(window + _WINDOW, last)] == _BRACKET) + window
         for bracket in brackets[_MAY_FOLLOW_MASK[flat[brackets + 1]]].tolist():
-            if _AFTER.match(body, bracket):
+            if _is_end(body, bracket, strings):
                 return int(bracket)
     raise Cut
+
+
+def _is_end(body: bytes, bracket: int, strings: "_Strings") -> bool:
+    if _AFTER.match(body, bracket) is None:
+        return False
+    # Where a letter follows its quote a key begins. Else it may be the token `],` before `:`.
+    return _SURE.match(body, bracket) is not None or not strings.hold(bracket)
+
+
+class _Strings:
+    """Whether places of an array, asked for in their order, are inside of a string."""
+
+    def __init__(self, body: bytes, start: int) -> None:
+        self._body = body
+        self._counted = start
+        self._inside = False
+
+    def hold(self, position: int) -> bool:
+        while self._counted < position:
+            stop = min(self._counted + _WINDOW, position)
+            # Backslashes are read in pairs, so a run of them is not parted.
+            while stop < position and self._body[stop - 1] == _BACKSLASH:
+                stop += 1
+            piece = self._body[self._counted : stop]
+            if b"\\" in piece:
+                piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+            self._inside ^= piece.count(b'"') % 2 == 1
+            self._counted = stop
+        return self._inside

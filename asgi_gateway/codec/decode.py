@@ -10,7 +10,6 @@ Shapes and field names: the recorded bodies under tests/fixtures/vllm.
 from collections.abc import Generator
 from typing import Final
 
-import numpy as np
 import simdjson
 
 from asgi_gateway.codec import SampleArrays, Want, pieces, whole
@@ -47,6 +46,7 @@ class Decoder:
     def __init__(self, missing_logprobs: MissingPolicy = "fail") -> None:
         self._missing = missing_logprobs
         self._parser: simdjson.Parser | None = None
+        self._slicer: simdjson.Parser | None = None
 
     def decode(self, body: bytes, want: Want, prompt_tokens: int) -> SampleArrays:
         """Decode a 200 body of /v1/completions for a prompt of `prompt_tokens` tokens.
@@ -75,18 +75,20 @@ class Decoder:
         parsed whole.
         """
         if len(body) >= CUT_FROM_BYTES:
+            slicer, self._slicer = self._slicer or simdjson.Parser(), None
             try:
-                return (yield from pieces.steps(body, want, prompt_tokens, self._missing))
+                arrays = yield from pieces.steps(body, want, prompt_tokens, self._missing, slicer)
             except _NOT_UNDERSTOOD:
                 pass
+            else:
+                self._slicer = slicer
+                return arrays
         return self._whole(body, want, prompt_tokens)
 
     def _whole(self, body: bytes, want: Want, prompt_tokens: int) -> SampleArrays:
         parser, self._parser = self._parser or simdjson.Parser(), None
         try:
-            # A float64 that float32 cannot hold would become an infinity with a warning.
-            with np.errstate(over="raise"):
-                arrays = whole.answer(parser.parse(body), want, prompt_tokens, self._missing)
+            arrays = whole.answer(parser.parse(body), want, prompt_tokens, self._missing)
         except _PARSER_ERRORS as error:
             raise Unreadable(
                 f"the upstream's answer does not parse: {error}"

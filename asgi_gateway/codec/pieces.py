@@ -5,7 +5,7 @@ asks `whole`, which then also says what is wrong with it.
 """
 
 from collections.abc import Generator, Iterator
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import simdjson
@@ -22,6 +22,7 @@ from asgi_gateway.codec.values import (
     ids,
     in_order,
     named_ids,
+    narrowed,
     required,
     same_length,
     stop_reason,
@@ -30,18 +31,22 @@ from asgi_gateway.codec.values import (
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 
-# A slice's copy and what a parser makes of it stay in the second cache level. Numbers gain nothing
-# above 64 KiB; rows of cells have vectors of their own and pay calls of numpy per slice.
-_NUMBER_SLICE: Final = 64 << 10
+# A slice's copy and what a parser makes of it stay in the second or third cache level. Numbers gain
+# nothing above 32 KiB; rows of cells have vectors of their own and pay calls of numpy per slice.
+_NUMBER_SLICE: Final = 32 << 10
 _ROW_SLICE: Final = 256 << 10
 # Slices of numbers between two pauses: some 3 ms.
-_SLICES_A_STEP: Final = 16
+_SLICES_A_STEP: Final = 32
 
 _NULL: Final = b"null,"
 
 
 def steps(
-    body: bytes, want: Want, prompt_tokens: int, missing: MissingPolicy
+    body: bytes,
+    want: Want,
+    prompt_tokens: int,
+    missing: MissingPolicy,
+    slicer: simdjson.Parser,
 ) -> Steps[SampleArrays]:
     """Yields between pieces of work; nothing of a parsed document is kept over a yield but the
     skeleton's.
@@ -53,7 +58,7 @@ def steps(
     skeleton, spans = cut(body)
     yield
     doc: Any = simdjson.Parser().parse(skeleton)
-    run = _Run(body, spans, want, missing)
+    run = _Run(body, spans, want, missing, slicer)
     choices = in_order(doc["choices"], want.sequences)
     sequences: list[Sequence] = []
     for choice in choices:
@@ -73,13 +78,18 @@ class _Run:
     """One body while it is decoded; its parser sees one slice at a time."""
 
     def __init__(
-        self, body: bytes, spans: list[tuple[int, int]], want: Want, missing: MissingPolicy
+        self,
+        body: bytes,
+        spans: list[tuple[int, int]],
+        want: Want,
+        missing: MissingPolicy,
+        slicer: simdjson.Parser,
     ) -> None:
         self._body = body
         self._spans = spans
         self._want = want
         self._missing = missing
-        self._parser = simdjson.Parser()
+        self._parser = slicer
 
     def sequence(self, choice: Any) -> Steps[Sequence]:
         reason = stop_reason(choice)
@@ -112,7 +122,8 @@ class _Run:
         span = self._span(scored)
         if span is None:
             table.same_prompt_length(len(scored), own.size, prompt_tokens)
-            _exact(scores.fill, 0, scored, own)
+            with table.exact():
+                scores.fill(0, scored, own)
             return scores.logprobs, scores.topk
         table.same_prompt_length(prompt_tokens, own.size, prompt_tokens)
         position = 0
@@ -124,12 +135,14 @@ class _Run:
                 cells = rows.prompt(piece, self._parser)
                 count = cells.rows
                 _fits(position + count, prompt_tokens)
-                _exact(scores.fill_cells, position, cells, own)
+                with table.exact():
+                    scores.fill_cells(position, cells, own)
             except rows.Odd:
                 parsed: Any = self._parser.parse(b"[%b]" % piece)
                 count = len(parsed)
                 _fits(position + count, prompt_tokens)
-                _exact(scores.fill, position, parsed, own)
+                with table.exact():
+                    scores.fill(position, parsed, own)
                 del parsed
             position += count
             yield
@@ -146,7 +159,8 @@ class _Run:
         if span is None:
             _fits(len(alternatives), length)
             _fits(length, len(alternatives))
-            _exact(table.fill_sampled, topk, 0, alternatives, self._missing)
+            with table.exact():
+                table.fill_sampled(topk, 0, alternatives, self._missing)
             return topk
         position = 0
         for piece in _row_slices(self._body, span, b'},{"token_id:', None):
@@ -154,12 +168,14 @@ class _Run:
                 cells = rows.sampled(piece, self._parser)
                 count = cells.rows
                 _fits(position + count, length)
-                _exact(table.fill_sampled_cells, topk, position, cells)
+                with table.exact():
+                    table.fill_sampled_cells(topk, position, cells)
             except rows.Odd:
                 parsed: Any = self._parser.parse(b"[%b]" % piece)
                 count = len(parsed)
                 _fits(position + count, length)
-                _exact(table.fill_sampled, topk, position, parsed, self._missing)
+                with table.exact():
+                    table.fill_sampled(topk, position, parsed, self._missing)
                 del parsed
             position += count
             yield
@@ -184,7 +200,8 @@ class _Run:
         parts: list[Int32s] = []
         for piece in _number_slices(self._body, span):
             wide = np.frombuffer(self._list(piece).as_buffer(of_type="i"), np.int64)
-            if wide.size and (int(wide.min()) < 0 or int(wide.max()) > MAX_INT32):
+            # A negative or a larger number has a bit above the 31st.
+            if int(np.bitwise_or.reduce(wide)) & ~MAX_INT32:
                 raise Cut
             parts.append(wide.astype(np.int32))
             if len(parts) % _SLICES_A_STEP == 0:
@@ -194,11 +211,11 @@ class _Run:
     def _floats(self, value: Any) -> Steps[Float32s]:
         span = self._span(value)
         if span is None:
-            return cast(Float32s, _exact(floats, value, self._missing))
+            return floats(value, self._missing)
         parts: list[Float32s] = []
         for piece in _number_slices(self._body, span):
             wide = np.frombuffer(self._list(piece).as_buffer(of_type="d"), np.float64)
-            parts.append(_exact(wide.astype, np.float32))
+            parts.append(narrowed(wide))
             if len(parts) % _SLICES_A_STEP == 0:
                 yield
         return np.concatenate(parts)
@@ -215,12 +232,6 @@ class _Run:
         return np.concatenate(parts)
 
 
-def _exact(call: Any, *arguments: Any) -> Any:
-    """A call in which a float64 that float32 cannot hold is an error, not an infinity."""
-    with np.errstate(over="raise"):
-        return call(*arguments)
-
-
 def _fits(count: int, room: int) -> None:
     if count > room:
         raise Cut
@@ -229,16 +240,17 @@ def _fits(count: int, room: int) -> None:
 def _number_slices(body: bytes, span: tuple[int, int]) -> Iterator[bytes]:
     """A list's contents as lists of bounded length, cut at commas."""
     start, end = span
+    view = memoryview(body)
     while True:
         comma = body.find(b",", start + _NUMBER_SLICE, end)
         if comma < 0:
             break
-        yield b"[%b]" % body[start:comma]
+        yield b"".join((b"[", view[start:comma], b"]"))
         start = comma + 1
     if start == end:
         # Nothing behind a comma, which is no JSON; a list without anything is not cut out.
         raise Cut
-    yield b"[%b]" % body[start:end]
+    yield b"".join((b"[", view[start:end], b"]"))
 
 
 _DIGITS: Final = frozenset(b"0123456789")

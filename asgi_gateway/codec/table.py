@@ -25,6 +25,11 @@ from asgi_gateway.codec.values import (
 from asgi_gateway.errors import Unreadable
 
 
+def exact() -> np.errstate:
+    """Around a filling: a float64 that float32 cannot hold is an error, not an infinity."""
+    return np.errstate(over="raise")
+
+
 def empty(length: int, k: int) -> Topk:
     """A table of padding alone."""
     return Topk(

@@ -6,6 +6,7 @@ A parsed value is whatever the parser gives: a proxy of an array or object, or a
 from typing import Any, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from asgi_gateway.codec import Float32s, Int32s, StopReason
 from asgi_gateway.errors import Aborted, MissingLogprobs, Unreadable
@@ -14,11 +15,21 @@ MissingPolicy = Literal["fail", "nan"]
 
 MAX_INT32: Final = 2**31 - 1
 TOKEN_ID_PREFIX: Final = "token_id:"
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
+_TEN: Final = 10
+# Of so few values Python's own min and max are faster than numpy's.
+_FEW: Final = 64
+_SURELY_FLOAT32: Final = 3e38
 _STOP_REASONS: Final = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
 
 
 def in_order(choices: Any, expected: int) -> list[Any]:
     """The choices by their `index`, which must be 0 to expected - 1, each once."""
+    if expected == len(choices) == 1:
+        only = choices[0]
+        number = only["index"]
+        if type(number) is int and number == 0:
+            return [only]
     if len(choices) < expected:
         raise Aborted(f"the upstream sent {len(choices)} choices of {expected}")
     by_index = {integer(choice["index"]): choice for choice in choices}
@@ -70,13 +81,22 @@ def token_id(key: str, prefix: str = "") -> int:
 
 def named_ids(array: Any) -> Int32s:
     """A parsed list of `token_id:N` strings as int32."""
-    return np.array([_named_id(value) for value in array], np.int32)
-
-
-def _named_id(value: Any) -> int:
-    if not isinstance(value, str):
-        raise Unreadable(f"a token is a {type(value).__name__}")
-    return token_id(value, TOKEN_ID_PREFIX)
+    names = array.as_list()
+    try:
+        text = ",".join(["", *names])
+    except TypeError:
+        raise Unreadable("a token is no string") from None
+    digits = text.replace(",token_id:", ",")
+    if (
+        len(text) - len(digits) == len(TOKEN_ID_PREFIX) * len(names)
+        and digits.count(",") == len(names)
+        and digits.translate(_NO_DIGITS) == "," * len(names)
+    ):
+        found = digits.split(",")[1:]
+        if "" not in found and max(map(len, found), default=0) <= _TEN:
+            # OverflowError where one is too large.
+            return np.array(list(map(int, found)), np.int32)
+    return np.array([token_id(name, TOKEN_ID_PREFIX) for name in names], np.int32)
 
 
 def absent(missing: MissingPolicy, text: str) -> None:
@@ -89,9 +109,18 @@ def ids(array: Any) -> Int32s:
     """A parsed list of token ids, int32."""
     wide = np.frombuffer(array.as_buffer(of_type="i"), np.int64)
     _flat("token_ids", array, wide.size)
-    if wide.size and (int(wide.min()) < 0 or int(wide.max()) > MAX_INT32):
+    low, high = _extent(wide)
+    if low < 0 or high > MAX_INT32:
         raise Unreadable(f"a token id is outside 0 to {MAX_INT32}")
     return wide.astype(np.int32)
+
+
+def _extent(wide: npt.NDArray[Any]) -> tuple[float, float]:
+    """Smallest and largest value; 0 and 0 of none."""
+    if wide.size <= _FEW:
+        few = wide.tolist()
+        return (min(few), max(few)) if few else (0, 0)
+    return wide.min(), wide.max()
 
 
 def _flat(field: str, array: Any, size: int) -> None:
@@ -112,13 +141,25 @@ def floats(array: Any, missing: MissingPolicy) -> Float32s:
     except TypeError:
         return _logprobs_with_nulls(array, missing)
     _flat("token_logprobs", array, wide.size)
-    return wide.astype(np.float32)
+    if wide.size > _FEW:
+        return narrowed(wide)
+    low, high = _extent(wide)
+    # Below this the rounding to float32 stays finite; what is beyond may warn, and is counted.
+    if low > -_SURELY_FLOAT32 and high < _SURELY_FLOAT32:
+        return wide.astype(np.float32)
+    return narrowed(wide)
+
+
+def narrowed(wide: npt.NDArray[Any]) -> Float32s:
+    """As float32; FloatingPointError where that would make an infinity."""
+    with np.errstate(over="raise"):
+        return wide.astype(np.float32)
 
 
 def _logprobs_with_nulls(array: Any, missing: MissingPolicy) -> Float32s:
     values = [logprob(value) for value in array]
     absent(missing, f"{values.count(None)} of {len(values)} token_logprobs are null")
-    return np.array([np.nan if value is None else value for value in values], np.float32)
+    return narrowed(np.array([np.nan if value is None else value for value in values], np.float64))
 
 
 def logprob(value: Any) -> float | None:

@@ -69,7 +69,8 @@ def _sampled_topk(rows: Any, length: int, k: int, missing: MissingPolicy) -> Top
         return topk
     if len(rows) != length:
         raise Unreadable(f"top_logprobs has {len(rows)} rows for {length} tokens")
-    table.fill_sampled(topk, 0, rows, missing)
+    with table.exact():
+        table.fill_sampled(topk, 0, rows, missing)
     return topk
 
 
@@ -84,5 +85,6 @@ def _prompt(
         return scores.logprobs, scores.topk
     own = ids(required(choice, "prompt_token_ids"))
     table.same_prompt_length(len(rows), own.size, prompt_tokens)
-    scores.fill(0, rows, own)
+    with table.exact():
+        scores.fill(0, rows, own)
     return scores.logprobs, scores.topk
