@@ -30,6 +30,7 @@ class Want(msgspec.Struct, frozen=True, gc=False):
     prompt_topk: alternatives per prompt position, 0 for none; implies prompt_logprobs.
     sampled_topk: alternatives per generated position, 0 for none.
     prompt_last: score only the last so many prompt tokens; 0 for all.
+    named_tokens: the ids come as `token_id:N` in `logprobs.tokens`, not as `token_ids`.
     """
 
     sequences: int = 1
@@ -37,6 +38,7 @@ class Want(msgspec.Struct, frozen=True, gc=False):
     prompt_topk: int = 0
     sampled_topk: int = 0
     prompt_last: int = 0
+    named_tokens: bool = False
 
 
 class Topk(msgspec.Struct, frozen=True, gc=False):

@@ -13,7 +13,7 @@ import numpy as np
 from asgi_gateway.codec import Float32s, Int32s, SampleArrays, Sequence, Topk
 
 # Tag bytes: field number << 3 | wire type (0 varint, 2 length-delimited).
-_STOP_REASON: Final = b"\x08"
+_LENGTH_REASON: Final = b"\x08\x01"  # stop_reason, field 1, is LENGTH
 _TOKENS: Final = b"\x12"
 _LOGPROBS: Final = b"\x1a"
 _SEQUENCE_TOPK: Final = b"\x22"
@@ -28,6 +28,11 @@ _CACHE_HITS: Final = b"\x20"
 
 _SMALL_VARINTS: Final = tuple(bytes((n,)) for n in range(128))
 
+# A small array is copied twice sooner than three views of it are made.
+_COPIED_BELOW: Final = 1024
+_INT32: Final = np.dtype("<i4")
+_FLOAT32: Final = np.dtype("<f4")
+
 Piece = bytes | memoryview
 
 
@@ -38,7 +43,7 @@ def encode(arrays: SampleArrays) -> bytes:
     """
     pieces: list[Piece] = []
     for sequence in arrays.sequences:
-        _nested(pieces, _SEQUENCE, _sequence(sequence))
+        _sequence(pieces, sequence)
     if arrays.prompt_logprobs is not None:
         pieces += _field(_PROMPT_LOGPROBS, _floats(arrays.prompt_logprobs))
     if arrays.prompt_topk is not None:
@@ -48,16 +53,25 @@ def encode(arrays: SampleArrays) -> bytes:
     return b"".join(pieces)
 
 
-def _sequence(sequence: Sequence) -> list[Piece]:
-    pieces: list[Piece] = []
+def _sequence(pieces: list[Piece], sequence: Sequence) -> None:
+    logprobs = _floats(sequence.logprobs)
+    width = _varint(len(logprobs))
+    size = 1 + len(width) + len(logprobs)
+    inner: list[Piece] = [_LOGPROBS, width, logprobs]
+    tokens = _ints(sequence.tokens)
+    if tokens:
+        width = _varint(len(tokens))
+        size += 1 + len(width) + len(tokens)
+        inner[:0] = (_TOKENS, width, tokens)
     if sequence.stop_reason:  # zero is proto3's default and is not written
-        pieces += (_STOP_REASON, _varint(sequence.stop_reason))
-    if sequence.tokens.size:
-        pieces += _field(_TOKENS, _ints(sequence.tokens))
-    pieces += _field(_LOGPROBS, _floats(sequence.logprobs))
+        size += 2
+        inner.insert(0, _LENGTH_REASON)
     if sequence.topk is not None:
-        _nested(pieces, _SEQUENCE_TOPK, _topk(sequence.topk))
-    return pieces
+        mark = len(inner)
+        _nested(inner, _SEQUENCE_TOPK, _topk(sequence.topk))
+        size += sum(map(len, inner[mark:]))
+    pieces += (_SEQUENCE, _varint(size))
+    pieces += inner
 
 
 def _topk(topk: Topk) -> list[Piece]:
@@ -73,7 +87,7 @@ def _topk(topk: Topk) -> list[Piece]:
     return pieces
 
 
-def _field(tag: bytes, value: memoryview) -> tuple[Piece, Piece, Piece]:
+def _field(tag: bytes, value: Piece) -> tuple[Piece, Piece, Piece]:
     return tag, _varint(len(value)), value
 
 
@@ -83,16 +97,16 @@ def _nested(pieces: list[Piece], tag: bytes, inner: Iterable[Piece]) -> None:
     pieces += inner
 
 
-def _ints(array: Int32s) -> memoryview:
-    return _bytes_of(np.ascontiguousarray(array, dtype="<i4"))
+def _ints(array: Int32s) -> Piece:
+    if array.size < _COPIED_BELOW and array.dtype is _INT32:
+        return array.tobytes()
+    return np.ascontiguousarray(array, dtype="<i4").reshape(-1).view(np.uint8).data
 
 
-def _floats(array: Float32s) -> memoryview:
-    return _bytes_of(np.ascontiguousarray(array, dtype="<f4"))
-
-
-def _bytes_of(array: Int32s | Float32s) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
+def _floats(array: Float32s) -> Piece:
+    if array.size < _COPIED_BELOW and array.dtype is _FLOAT32:
+        return array.tobytes()
+    return np.ascontiguousarray(array, dtype="<f4").reshape(-1).view(np.uint8).data
 
 
 def _varint(value: int) -> bytes:

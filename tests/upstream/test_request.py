@@ -142,7 +142,8 @@ def test_a_request_of_a_real_sdk(body: dict[str, Any]) -> None:
     assert fields.get("seed") == asked.get("seed")
     assert made_of.want.prompt_logprobs == body["prompt_logprobs"]
     assert made_of.want.prompt_topk == body["topk_prompt_logprobs"]
-    assert fields["return_token_ids"] is True
+    assert fields.get("return_token_ids", False) == (not made_of.want.named_tokens)
+    assert fields.get("return_tokens_as_token_ids") or not made_of.want.named_tokens
 
 
 def test_a_request_of_sdk_0_7() -> None:
@@ -641,7 +642,12 @@ def test_an_unknown_context() -> None:
         # The last N of a prompt of 4 are all of it.
         ({"prompt_logprobs": True, "prompt_logprobs_last_n": 4}, 0, Want(prompt_logprobs=True)),
         ({"prompt_logprobs": True, "prompt_logprobs_last_n": 99}, 0, Want(prompt_logprobs=True)),
-        ({"topk_sample_logprobs": 5}, None, Want(sampled_topk=5)),
+        ({"topk_sample_logprobs": 5}, None, Want(sampled_topk=5, named_tokens=True)),
+        (
+            {"topk_sample_logprobs": 5, "prompt_logprobs": True},
+            0,
+            Want(sampled_topk=5, prompt_logprobs=True),
+        ),
     ],
     ids=str,
 )
@@ -656,6 +662,31 @@ def test_logprobs_that_are_asked_for(
     # The sampled token's own is always asked for; ids as keys only where there are alternatives.
     assert fields["logprobs"] == want.sampled_topk
     assert fields.get("return_tokens_as_token_ids", False) == bool(want.sampled_topk)
+    assert fields.get("return_token_ids", False) == (not want.named_tokens)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "max_tokens", "named"),
+    [(1, 1, False), (4, 1, False), (20, 1, True), (3000, 1, True), (3000, 1000, False)],
+)
+def test_the_prompt_is_not_echoed_where_names_are_surely_smaller(
+    prompt_tokens: int, max_tokens: int, named: bool
+) -> None:
+    for samples in (1, 8):
+        chunks = [{"tokens": [7] * prompt_tokens, "type": "encoded_text"}]
+        asked = envelope(
+            prompt={"chunks": chunks},
+            sampling_params={"max_tokens": max_tokens},
+            num_samples=samples,
+        )
+        request = made(asked)
+        fields = json.loads(request.body)
+        assert request.want == Want(sequences=samples, named_tokens=named)
+        assert fields.get("return_token_ids") == (None if named else True)
+        assert fields.get("return_tokens_as_token_ids") == (True if named else None)
+        # Prompt scores are matched with the prompt's ids.
+        scored = json.loads(made(asked | {"prompt_logprobs": True}).body)
+        assert scored["return_token_ids"] is True
 
 
 @pytest.mark.parametrize(

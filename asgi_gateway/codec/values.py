@@ -1,0 +1,187 @@
+"""Single fields of a parsed answer, checked: what both ways of decoding have in common.
+
+A parsed value is whatever the parser gives: a proxy of an array or object, or a plain Python value.
+"""
+
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from asgi_gateway.codec import Float32s, Int32s, StopReason
+from asgi_gateway.errors import Aborted, MissingLogprobs, Unreadable
+
+MissingPolicy = Literal["fail", "nan"]
+
+MAX_INT32: Final = 2**31 - 1
+TOKEN_ID_PREFIX: Final = "token_id:"
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
+_TEN: Final = 10
+# Of so few values Python's own min and max are faster than numpy's.
+_FEW: Final = 64
+_SURELY_FLOAT32: Final = 3e38
+_STOP_REASONS: Final = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
+
+
+def in_order(choices: Any, expected: int) -> list[Any]:
+    """The choices by their `index`, which must be 0 to expected - 1, each once."""
+    if expected == len(choices) == 1:
+        only = choices[0]
+        number = only["index"]
+        if type(number) is int and number == 0:
+            return [only]
+    if len(choices) < expected:
+        raise Aborted(f"the upstream sent {len(choices)} choices of {expected}")
+    by_index = {integer(choice["index"]): choice for choice in choices}
+    if len(choices) != expected or by_index.keys() != set(range(expected)):
+        raise Unreadable(
+            f"the upstream sent {len(choices)} choices numbered {sorted(by_index)[:8]},"
+            f" not 0 to {expected - 1}"
+        )
+    return [by_index[index] for index in range(expected)]
+
+
+def stop_reason(choice: Any) -> StopReason:
+    """Why a choice ended.
+
+    Raises:
+        Aborted: it did not end by itself.
+    """
+    reason = choice["finish_reason"]
+    found = _STOP_REASONS.get(reason) if isinstance(reason, str) else None
+    if found is None:
+        raise Aborted(f"the upstream ended a choice with finish_reason {reason!r:.40}")
+    return found
+
+
+def same_length(tokens: Int32s, logprobs: Float32s) -> None:
+    if logprobs.size != tokens.size:
+        kind = MissingLogprobs if logprobs.size < tokens.size else Unreadable
+        raise kind(f"token_ids has {tokens.size} entries, token_logprobs {logprobs.size}")
+
+
+def required(choice: Any, field: str) -> Any:
+    value = choice.get(field)
+    if value is None:
+        raise Unreadable(f"{field} is missing")
+    return value
+
+
+def token_id(key: str, prefix: str = "") -> int:
+    """The id that a string names."""
+    digits = key.removeprefix(prefix)
+    # int() would take signs, blanks, underscores and the digits of other scripts too.
+    if not (key.startswith(prefix) and digits.isascii() and digits.isdigit()):
+        raise Unreadable("a key of a top-k row is not a token id")
+    token = int(digits)
+    if token > MAX_INT32:
+        raise Unreadable(f"a token id is outside 0 to {MAX_INT32}")
+    return token
+
+
+def named_ids(array: Any) -> Int32s:
+    """A parsed list of `token_id:N` strings as int32."""
+    names = array.as_list()
+    try:
+        text = ",".join(["", *names])
+    except TypeError:
+        raise Unreadable("a token is no string") from None
+    digits = text.replace(",token_id:", ",")
+    if (
+        len(text) - len(digits) == len(TOKEN_ID_PREFIX) * len(names)
+        and digits.count(",") == len(names)
+        and digits.translate(_NO_DIGITS) == "," * len(names)
+    ):
+        found = digits.split(",")[1:]
+        if "" not in found and max(map(len, found), default=0) <= _TEN:
+            # OverflowError where one is too large.
+            return np.array(list(map(int, found)), np.int32)
+    return np.array([token_id(name, TOKEN_ID_PREFIX) for name in names], np.int32)
+
+
+def absent(missing: MissingPolicy, text: str) -> None:
+    """What to do where the upstream gives no logprob: raise, or leave NaN for the operator."""
+    if missing == "fail":
+        raise MissingLogprobs(text)
+
+
+def ids(array: Any) -> Int32s:
+    """A parsed list of token ids, int32."""
+    wide = np.frombuffer(array.as_buffer(of_type="i"), np.int64)
+    _flat("token_ids", array, wide.size)
+    low, high = _extent(wide)
+    if low < 0 or high > MAX_INT32:
+        raise Unreadable(f"a token id is outside 0 to {MAX_INT32}")
+    return wide.astype(np.int32)
+
+
+def _extent(wide: npt.NDArray[Any]) -> tuple[float, float]:
+    """Smallest and largest value; 0 and 0 of none."""
+    if wide.size <= _FEW:
+        few = wide.tolist()
+        return (min(few), max(few)) if few else (0, 0)
+    return wide.min(), wide.max()
+
+
+def _flat(field: str, array: Any, size: int) -> None:
+    """Refuse a nested array, which as_buffer flattens without a word.
+
+    Lengths tell, but for a list of one-element lists, which its first element tells. What is left
+    (such as [1, [2]]) has the right values in the right order; looking at every element for that
+    would cost a fifth of the whole decoding.
+    """
+    if size != len(array) or (size and not isinstance(array[0], (int, float))):
+        raise Unreadable(f"{field} is a nested array")
+
+
+def floats(array: Any, missing: MissingPolicy) -> Float32s:
+    """A parsed list of logprobs, float32; NaN for null where the policy allows it."""
+    try:
+        wide = np.frombuffer(array.as_buffer(of_type="d"), np.float64)
+    except TypeError:
+        return _logprobs_with_nulls(array, missing)
+    _flat("token_logprobs", array, wide.size)
+    if wide.size > _FEW:
+        return narrowed(wide)
+    low, high = _extent(wide)
+    # Below this the rounding to float32 stays finite; what is beyond may warn, and is counted.
+    if low > -_SURELY_FLOAT32 and high < _SURELY_FLOAT32:
+        return wide.astype(np.float32)
+    return narrowed(wide)
+
+
+def narrowed(wide: npt.NDArray[Any]) -> Float32s:
+    """As float32; FloatingPointError where that would make an infinity."""
+    with np.errstate(over="raise"):
+        return wide.astype(np.float32)
+
+
+def _logprobs_with_nulls(array: Any, missing: MissingPolicy) -> Float32s:
+    values = [logprob(value) for value in array]
+    absent(missing, f"{values.count(None)} of {len(values)} token_logprobs are null")
+    return narrowed(np.array([np.nan if value is None else value for value in values], np.float64))
+
+
+def logprob(value: Any) -> float | None:
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return value
+    raise Unreadable(f"a logprob is a {type(value).__name__}")
+
+
+def integer(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise Unreadable(f"an index or rank is a {type(value).__name__}")
+
+
+def cache_hits(doc: Any, prompt_tokens: int) -> int:
+    """`usage.prompt_tokens_details.cached_tokens`; 0 where the upstream does not say.
+
+    It does not say for this prompt where several prompts went in one request: the usage sums them.
+    """
+    usage = doc.get("usage")
+    if usage is None or usage.get("prompt_tokens") != prompt_tokens:
+        return 0
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if details is not None else None
+    return cached if type(cached) is int and 0 <= cached <= prompt_tokens else 0
