@@ -16,7 +16,7 @@ import msgspec
 from tests.bench.groups import GROUPS, UnknownRow, measure, select
 from tests.bench.processes import Bench
 from tests.bench.stamp import environment
-from tests.bench.table import Report, text
+from tests.bench.table import Report, Row, text
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,21 +63,23 @@ def _run(
     where["settings"] = bench.settings
     if bench.client_core is not None:
         os.sched_setaffinity(0, {bench.client_core})
-    rows = []
-    for row in measure(bench, chosen):
-        rows.append(row)
-        at = time.monotonic() - began
-        print(f"{at:5.0f} s  {row.name}  {row.note}", file=sys.stderr, flush=True)
-    report = Report(
-        command=shlex.join(["python", "-m", "tests.bench", *argv]),
-        environment=where,
-        seconds=round(time.monotonic() - began, 1),
-        rows=rows,
-    )
-    print(text(rows))
-    if arguments.json:
-        encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
-        Path(arguments.json).write_bytes(encoded + b"\n")
+    rows: list[Row] = []
+    try:
+        for row in measure(bench, chosen):
+            rows.append(row)
+            at = time.monotonic() - began
+            print(f"{at:5.0f} s  {row.name}  {row.note}", file=sys.stderr, flush=True)
+    finally:  # told to stop, too, it says what it has
+        report = Report(
+            command=shlex.join(["python", "-m", "tests.bench", *argv]),
+            environment=where,
+            seconds=round(time.monotonic() - began, 1),
+            rows=rows,
+        )
+        print(text(rows), flush=True)
+        if arguments.json:
+            encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
+            Path(arguments.json).write_bytes(encoded + b"\n")
     bad = any(row.failed or (arguments.strict and row.ok is False) for row in rows)
     return 1 if bad else 0
 
