@@ -30,8 +30,12 @@ from asgi_gateway.upstream.verdict import judge
 
 log = logging.getLogger(__name__)
 
-# Reading an answer takes some 40 us; thousands that come at once must not be one turn of the loop.
+# Thousands of answers that come at once must not be one turn of the loop: reading a small one takes
+# some 40 us, and so do these many bytes of a large one.
 ANSWERS_PER_TURN: Final = 64
+BYTES_PER_ANSWER: Final = 32 << 10
+# Larger ones are read in steps, one at a time.
+STEPS_FROM_BYTES: Final = 1 << 20
 
 
 class Runs:
@@ -59,6 +63,8 @@ class Runs:
         self._decoder = Decoder(settings.missing_logprobs)
         self._turn = PerTurn(ANSWERS_PER_TURN, self._read_on)
         self._unread: deque[tuple[Run, Answer]] = deque()
+        self._large: deque[tuple[Run, bytes]] = deque()
+        self._reader: asyncio.Task[None] | None = None
         self.dispatch = Dispatch(
             store, clock, transport, settings.upstream.max_connections, self._begin
         )
@@ -91,13 +97,13 @@ class Runs:
 
     def answered(self, run: "Run", answer: Answer) -> None:
         """The upstream's whole answer has come; it is read now or in a later turn of the loop."""
-        if not self._unread and self._turn.take():
+        if not self._unread and self._turn.take(_cost(answer)):
             self._read(run, answer)
         else:
             self._unread.append((run, answer))
 
     def _read_on(self) -> None:
-        while self._unread and self._turn.take():
+        while self._unread and self._turn.take(_cost(self._unread[0][1])):
             run, answer = self._unread.popleft()
             if self.dispatch.runs(run.record, run):  # or it was aborted meanwhile
                 self._read(run, answer)
@@ -111,10 +117,34 @@ class Runs:
                 raise failure
             if names_other_request(body, record.request_id):
                 raise Interrupted("the upstream answered another request on this connection")
-            result = encode(self._decoder.decode(body, record.want, record.prompt_tokens))
+            if len(body) >= STEPS_FROM_BYTES:
+                self._large.append((run, body))
+                if len(self._large) == 1:
+                    self._reader = asyncio.get_running_loop().create_task(self._read_large())
+                return
+            arrays = self._decoder.decode(body, record.want, record.prompt_tokens)
+            self._succeeded(run, encode(arrays))
         except Exception as error:  # noqa: BLE001 - told apart there
             self.failed(run, error)
-            return
+
+    async def _read_large(self) -> None:
+        """Read large answers one after the other, with a turn of the loop between two steps."""
+        while self._large:
+            run, body = self._large[0]
+            record = run.record
+            steps = self._decoder.steps(body, record.want, record.prompt_tokens)
+            try:
+                while self.dispatch.runs(record, run):
+                    next(steps)
+                    await asyncio.sleep(0)
+            except StopIteration as done:
+                self._succeeded(run, encode(done.value))
+            except Exception as error:  # noqa: BLE001 - told apart there
+                self.failed(run, error)
+            self._large.popleft()
+
+    def _succeeded(self, run: "Run", result: bytes) -> None:
+        record = run.record
         self._remedies.succeeded(record, run.url)
         if self._store.succeed(record, result, self._clock.now()):
             self.settled(record)
@@ -186,6 +216,10 @@ class Runs:
     def settled(self, record: Record) -> None:
         self._outcomes.settled(record, self._clock.now())
         self._delivery.settled(record)
+
+
+def _cost(answer: Answer) -> int:
+    return 1 + len(answer.body) // BYTES_PER_ANSWER
 
 
 class Run(Exchange):

@@ -68,13 +68,13 @@ class PerTurn:
         self._left = budget
         self._resume = resume
 
-    def take(self) -> bool:
-        """Whether this turn has room for one more piece of work."""
+    def take(self, cost: int = 1) -> bool:
+        """Whether this turn has room for one more piece of work; the last may be over."""
         if self._left == self._budget:
             asyncio.get_running_loop().call_soon(self._next)
-        elif not self._left:
+        elif self._left <= 0:
             return False
-        self._left -= 1
+        self._left -= cost
         return True
 
     def _next(self) -> None:

@@ -25,6 +25,8 @@ class Owner(Protocol):
     """What a connection needs of its pool."""
 
     loop: asyncio.AbstractEventLoop
+    sweeps: int
+    """Counts up about twice a second while a request is under way, less often in a late loop."""
 
     def released(self, connection: "Connection", *, reusable: bool) -> None:
         """Its request is over; a reusable one may carry the next."""
@@ -44,6 +46,7 @@ class Connection(asyncio.Protocol):
         "_head",
         "_owner",
         "_parser",
+        "_started_sweep",
         "_status",
         "_transport",
         "_used",
@@ -62,6 +65,7 @@ class Connection(asyncio.Protocol):
         self._again = False
         # Of a whole answer, else 0.
         self._status = 0
+        self._started_sweep = 0
         self._body: list[bytes] = []
         # What came before the first byte of a body, kept while an answer is not whole.
         self._head = b""
@@ -79,6 +83,7 @@ class Connection(asyncio.Protocol):
         self._exchange = exchange
         exchange.work = self
         self.started_at = self.heard_at = self._owner.loop.time()
+        self._started_sweep = self._owner.sweeps
         if len(body) <= ONE_WRITE_BYTES:
             self._transport.write(head + body)
         else:
@@ -136,8 +141,12 @@ class Connection(asyncio.Protocol):
             return
         what = f"{type(error).__name__}: {error}" if error is not None else "it was closed"
         silent = not self._head
-        elapsed_s = self._owner.loop.time() - self.started_at
-        if silent and self._used and elapsed_s < STALE_WITHIN_S:
+        # A loop that is late sees late what happened at once: then its own beat tells.
+        at_once = (
+            self._owner.loop.time() - self.started_at < STALE_WITHIN_S
+            or self._owner.sweeps - self._started_sweep <= 1
+        )
+        if silent and self._used and at_once:
             self.fail(StaleConnection(f"an idle upstream connection was closed: {what}"))
         else:
             self.fail(Interrupted(f"the upstream connection broke: {what}"))

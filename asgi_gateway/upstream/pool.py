@@ -47,6 +47,7 @@ class Pool:
         self._connects: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = True
+        self.sweeps = 0
 
     def __repr__(self) -> str:
         idle = sum(map(len, self._idle.values()))
@@ -182,6 +183,7 @@ class Pool:
     def _sweep(self) -> None:
         """Close what has been idle too long; end the requests of upstreams that fell silent."""
         self._sweeper = None
+        self.sweeps += 1
         now = self.loop.time()
         for idle in self._idle.values():
             while idle:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,23 @@ async def test_a_connection_closed_while_idle_is_stale_and_a_fresh_one_is_not(
         await sent(pool, upstream.url).outcome()
         assert isinstance(await sent(pool, upstream.url).outcome(), StaleConnection)
         assert isinstance(await sent(pool, upstream.url, fresh=True).outcome(), Interrupted)
+
+
+async def test_a_late_loop_still_knows_a_stale_connection(upstream: FakeUpstream) -> None:
+    """The close came at once and was seen late: no other sample may be lost for that."""
+
+    async def script(request: Request) -> Raw:
+        if request.nth == 1:
+            return OK
+        asyncio.get_running_loop().call_soon(time.sleep, 1.2)
+        return Raw(b"", "close")
+
+    upstream.script = script
+    async with pool_of(upstream.url) as pool:
+        await sent(pool, upstream.url).outcome()
+        began = time.monotonic()
+        assert isinstance(await sent(pool, upstream.url).outcome(), StaleConnection)
+        assert time.monotonic() - began > 1.1
 
 
 async def test_idle_connections_do_not_outlive_the_keepalive(upstream: FakeUpstream) -> None:
