@@ -80,7 +80,8 @@ def ratios(rounds: int = 15) -> list[Ratio]:
                 simdjson.Parser().parse(body)
 
             times = _best([codec, reused, fresh], rounds, max(2, 4096 // tokens))
-            memory = _memory(body, form) if len(body) > MEASURED_FROM_BYTES else None
+            small = completion(tape, LENGTHS[0], option)
+            memory = _memory(small, body, form) if len(body) > MEASURED_FROM_BYTES else None
             rows.append(Ratio(tokens, form, len(body), times[0], min(times[1:]), memory))
     return rows
 
@@ -157,30 +158,33 @@ def _longest(length: int, k: int, rounds: int) -> Longest:
     return Longest(length, k, len(body), max(best), sum(best))
 
 
+# Nothing large is made and freed before, which would be memory to decode into.
 _CHILD = """
 import sys
 from pathlib import Path
+from asgi_gateway.codec import Want
 from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
-from tests.bench.codec import FORMS, PROMPT, Tape, VOCAB, completion
 def kib(name):
     status = Path("/proc/self/status").read_text()
     return int(status.split(name + ":")[1].split()[0])
-body, (option, want) = Path(sys.argv[1]).read_bytes(), FORMS[sys.argv[2]]
-decoder = Decoder()
-encode(decoder.decode(completion(Tape(VOCAB), 16, option), want, PROMPT))
+small, body = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]).read_bytes()
+want, decoder = Want(named_tokens=sys.argv[3] == "names"), Decoder()
+encode(decoder.decode(small, want, int(sys.argv[4])))
 Path("/proc/self/clear_refs").write_text("5")
 before = kib("VmRSS")
-result = encode(decoder.decode(body, want, PROMPT))
+result = encode(decoder.decode(body, want, int(sys.argv[4])))
 print((kib("VmHWM") - before) * 1024 / len(body))
 """
 
 
-def _memory(body: bytes, form: str) -> float:
-    with tempfile.NamedTemporaryFile() as file:
-        Path(file.name).write_bytes(body)
+def _memory(small: bytes, body: bytes, form: str) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, "small"), Path(folder, "body")]
+        for file, data in zip(files, (small, body), strict=True):
+            file.write_bytes(data)
         done = subprocess.run(
-            [sys.executable, "-c", _CHILD, file.name, form],
+            [sys.executable, "-c", _CHILD, *map(str, files), form, str(PROMPT)],
             check=True,
             capture_output=True,
             text=True,
