@@ -20,8 +20,10 @@ from asgi_gateway.errors import MissingLogprobs, Unreadable
 
 __all__ = ["Decoder", "MissingPolicy"]
 
-# Measured: below, the searches cost more than the parse that they save.
-CUT_FROM_BYTES: Final = 32 << 10
+# Measured: below, the searches cost more than the parse that they save. Names and rows, of which
+# the plain way makes objects, pay for them sooner.
+CUT_FROM_BYTES: Final = 128 << 10
+CUT_OBJECTS_FROM_BYTES: Final = 16 << 10
 # A kept parser holds up to 3.5 times its largest body.
 _KEEP_PARSER_BELOW_BYTES: Final = 1 << 20
 
@@ -40,6 +42,14 @@ _NOT_UNDERSTOOD: Final = (Cut, Odd, Unreadable, MissingLogprobs, *_PARSER_ERRORS
 _EXCERPT_BYTES: Final = 80
 
 
+def _worth_cutting(body: bytes, want: Want) -> bool:
+    size = len(body)
+    return size >= CUT_FROM_BYTES or (
+        size >= CUT_OBJECTS_FROM_BYTES
+        and (want.named_tokens or want.prompt_logprobs or want.sampled_topk > 0)
+    )
+
+
 class Decoder:
     """Decodes answers; for one thread. It may decode others while a run of `steps` is paused."""
 
@@ -56,7 +66,7 @@ class Decoder:
             MissingLogprobs: a logprob is null or absent and the policy is "fail".
             Aborted: a choice was aborted or ended for an unknown reason, or choices lack.
         """
-        if len(body) < CUT_FROM_BYTES:
+        if not _worth_cutting(body, want):
             return self._whole(body, want, prompt_tokens)
         run = self.steps(body, want, prompt_tokens)
         while True:
@@ -74,7 +84,7 @@ class Decoder:
         One piece is longer: a body that is not laid out as vLLM does it, or that is refused, is
         parsed whole.
         """
-        if len(body) >= CUT_FROM_BYTES:
+        if _worth_cutting(body, want):
             slicer, self._slicer = self._slicer or simdjson.Parser(), None
             try:
                 arrays = yield from pieces.steps(body, want, prompt_tokens, self._missing, slicer)

@@ -32,11 +32,11 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 
 # A slice's copy and what a parser makes of it stay in the second or third cache level. Numbers gain
-# nothing above 32 KiB; rows of cells have vectors of their own and pay calls of numpy per slice.
-_NUMBER_SLICE: Final = 32 << 10
+# nothing above 64 KiB; rows of cells have vectors of their own and pay calls of numpy per slice.
+_NUMBER_SLICE: Final = 64 << 10
 _ROW_SLICE: Final = 256 << 10
 # Slices of numbers between two pauses: some 3 ms.
-_SLICES_A_STEP: Final = 32
+_SLICES_A_STEP: Final = 16
 
 _NULL: Final = b"null,"
 

@@ -48,6 +48,7 @@ def outcome(decoder: Decoder, body: bytes, want: Want, prompt: int) -> bytes | t
 def whole(body: bytes, want: Want, prompt: int, policy: MissingPolicy = "fail") -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "CUT_FROM_BYTES", 1 << 60)
+        patch.setattr(decode, "CUT_OBJECTS_FROM_BYTES", 1 << 60)
         return outcome(Decoder(policy), body, want, prompt)
 
 
@@ -310,10 +311,10 @@ def test_what_is_skipped_is_not_checked() -> None:
 
 
 def test_a_large_body_cut_short_anywhere_is_unreadable() -> None:
-    body = recordings()["completion_512tok_logprobs0_ids"].body
+    body = recordings()["completion_8192tok_logprobs0_ids"].body
     decoder = Decoder()
-    assert len(body) > decode.CUT_FROM_BYTES
-    for length in range(len(body) - 1, 0, -97):
+    assert len(body) > 2 * decode.CUT_FROM_BYTES
+    for length in range(len(body) - 1, len(body) // 2, -4001):
         assert outcome(decoder, body[:length], Want(), 32) is Unreadable
 
 
