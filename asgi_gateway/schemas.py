@@ -12,13 +12,12 @@ import msgspec
 
 from asgi_gateway import protocol, replies
 from asgi_gateway.upstream.naming import PATTERN
+from asgi_gateway.upstream.prompt import MAX_PROMPTS, MAX_TOKEN_ID
 from asgi_gateway.upstream.request import (
     MAX_LAST_N,
-    MAX_PROMPTS,
     MAX_SEED,
     MAX_SEQUENCES,
     MAX_TEMPERATURE,
-    MAX_TOKEN_ID,
     MAX_TOKENS,
     MAX_TOP_K,
     MAX_TOPK,

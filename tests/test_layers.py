@@ -12,11 +12,12 @@
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
 | 5 | `outcomes` |
 | 4 | `samplelog` |
-| 4 | `openapi`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
+| 5 | `openapi` |
+| 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy` |
-| 3 | `schemas`, `upstream/connection` |
+| 3 | `upstream/connection`, `upstream/request` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
-| 2 | `lifespan`, `upstream/client`, `upstream/request`, `upstream/naming`, `operations` |
+| 2 | `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 1 | `protocol`, `replies`, `pauses` |

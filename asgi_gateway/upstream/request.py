@@ -6,20 +6,18 @@ top_p, top_k, max_tokens) are always sent.
 """
 
 import functools
-import re
 from typing import Any, Final
 
 import msgspec
 
 from asgi_gateway.codec import Want
 from asgi_gateway.errors import Malformed, Unsupported
-from asgi_gateway.protocol import Chunk, SampleRequest, SamplingParams, given
+from asgi_gateway.protocol import SampleRequest, SamplingParams, given
+from asgi_gateway.upstream.prompt import MAX_TOKEN_ID, prompt_ids, repeated
 
-MAX_TOKEN_ID: Final = 2**31 - 1
 # vLLM's own limits: choices and prompts per request, and what counts as greedy. Its limit of
 # alternatives per position (--max-logprobs) is the operator's, and it answers for that itself.
 MAX_SEQUENCES: Final = 16_384
-MAX_PROMPTS: Final = 1024
 GREEDY_BELOW: Final = 1e-5
 MAX_SEED: Final = 2**63 - 1
 MAX_TOPK: Final = 1 << 20
@@ -36,15 +34,8 @@ TOPK_CELL_BYTES: Final = 16
 # nine characters long, 15 in ordinary text.
 NAMED_TOKEN_BYTES: Final = 28
 
-# What the repetition of one prompt may make of it; vllm-router takes 512 MiB.
-MAX_REPEATED_BYTES: Final = 64 << 20
 # The upstream's integers: vLLM clamps max_tokens, vllm-router takes 32 bits.
 MAX_TOKENS: Final = 2**31 - 1
-
-_BLANKS: Final = b" \t\r\n"
-_DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
-_TEN_DIGITS: Final = b"0000000000"
-_LONG_NUMBER: Final = re.compile(rb"[0-9]{10,}")
 
 # The first SDK that documents `stop: []` as "no stop at all"; before, it was a way to say nothing.
 EMPTY_STOP_SINCE: Final = (0, 38)
@@ -79,110 +70,130 @@ def build(
         Malformed: a value out of range; the text names field, value and limit.
         Unsupported: a feature that the upstream does not have, by name.
     """
-    params = request.sampling_params or SamplingParams()
     _refuse_unsupported(request)
-    tokens, prompt_tokens = prompt_ids(request.prompt.chunks)
-    want = _want(request, prompt_tokens)
-    max_tokens = _max_tokens(params.max_tokens, prompt_tokens, max_context)
-    if _names_are_leaner(want, len(tokens), max_tokens):
-        want = _shared_want(want.sequences, False, 0, want.sampled_topk, 0, named_tokens=True)
-    temperature = 1.0 if params.temperature is None else params.temperature
+    prompt, prompt_tokens = prompt_ids(request.prompt.chunks)
+    params = request.sampling_params or _NOT_GIVEN
+    stop = params.stop
+    asked = _Asked(
+        model,
+        cache_salt,
+        max_context,
+        prompt_tokens,
+        _outweighs(len(prompt), params.max_tokens),
+        request.num_samples,
+        request.prompt_logprobs,
+        request.topk_prompt_logprobs,
+        request.topk_sample_logprobs,
+        request.prompt_logprobs_last_n,
+        params.max_tokens,
+        params.seed,
+        tuple(stop) if isinstance(stop, list) else stop,
+        empty_stop_ends_nothing,
+        params.temperature,
+        params.top_k,
+        params.top_p,
+    )
+    # A seed is mostly another for every sample: those would only push the others out.
+    shape = _shape(asked) if params.seed is None else _new_shape(asked)
+    if shape.repeats > 1:
+        prompt = repeated(prompt, shape.repeats)
+    return UpstreamRequest(
+        b'{"prompt":' + prompt + shape.rest, shape.want, prompt_tokens, shape.reserve_bytes
+    )
+
+
+class _Asked(msgspec.Struct, frozen=True, gc=False):
+    """All of a request but the prompt's tokens and the seq_id: the same for most samples of a run.
+
+    long_prompt: whether the prompt outweighs the longest answer.
+    """
+
+    model: str
+    cache_salt: str
+    max_context: int | None
+    prompt_tokens: int
+    long_prompt: bool
+    num_samples: int | None
+    prompt_logprobs: bool | None
+    topk_prompt_logprobs: int | None
+    topk_sample_logprobs: int | None
+    prompt_logprobs_last_n: int | None
+    max_tokens: int | None
+    seed: int | None
+    stop: str | tuple[str | int, ...] | None
+    empty_stop_ends_nothing: bool
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+
+
+class _Shape(msgspec.Struct, frozen=True, gc=False):
+    """What follows the prompt in the body, and what the answer will be like.
+
+    repeats: how often the prompt is sent.
+    """
+
+    rest: bytes
+    want: Want
+    reserve_bytes: int
+    repeats: int
+
+
+def _new_shape(asked: _Asked) -> _Shape:
+    """Check the parameters and write them.
+
+    Raises:
+        Malformed, Unsupported.
+    """
+    want = _want(asked)
+    max_tokens = _max_tokens(asked.max_tokens, asked.prompt_tokens, asked.max_context)
+    temperature = 1.0 if asked.temperature is None else asked.temperature
     if not 0.0 <= temperature <= MAX_TEMPERATURE:
         raise Malformed(
             f"sampling_params.temperature is {temperature}, must be 0 to {MAX_TEMPERATURE:g}"
         )
+    # vLLM refuses n with greedy sampling; the same prompt n times is the same question.
+    repeats = want.sequences if temperature < GREEDY_BELOW else 1
     fields: dict[str, Any] = {
-        "model": model,
-        "n": want.sequences,
+        "model": asked.model,
+        "n": 1 if repeats > 1 else want.sequences,
         "max_tokens": max_tokens,
         "temperature": temperature,
-        "top_p": _top_p(params.top_p),
-        "top_k": _top_k(params.top_k),
+        "top_p": _top_p(asked.top_p),
+        "top_k": _top_k(asked.top_k),
         "logprobs": want.sampled_topk,
-        "cache_salt": cache_salt,
+        "cache_salt": asked.cache_salt,
     }
     if not want.named_tokens:
         fields["return_token_ids"] = True
-    if params.seed is not None:
-        fields["seed"] = _in_range("sampling_params.seed", params.seed, -MAX_SEED - 1, MAX_SEED)
+    if asked.seed is not None:
+        fields["seed"] = _in_range("sampling_params.seed", asked.seed, -MAX_SEED - 1, MAX_SEED)
     if want.prompt_logprobs:
         fields["prompt_logprobs"] = want.prompt_topk
     if want.named_tokens or want.sampled_topk:
         # Decoded strings can collide; ids as keys cannot.
         fields["return_tokens_as_token_ids"] = True
-    fields |= _stop(params.stop, empty_stop_ends_nothing)
-    if want.sequences > 1 and temperature < GREEDY_BELOW:
-        # vLLM refuses n with greedy sampling; the same prompt n times is the same question.
-        tokens = _repeated(tokens, want.sequences)
-        fields["n"] = 1
-    cells = max_tokens * want.sampled_topk * want.sequences + prompt_tokens * want.prompt_topk
-    return UpstreamRequest(
-        body=b'{"prompt":' + tokens + b"," + msgspec.json.encode(fields)[1:],
+    fields |= _stop(asked.stop, asked.empty_stop_ends_nothing)
+    cells = max_tokens * want.sampled_topk * want.sequences + asked.prompt_tokens * want.prompt_topk
+    return _Shape(
+        rest=b"," + msgspec.json.encode(fields)[1:],
         want=want,
-        prompt_tokens=prompt_tokens,
         reserve_bytes=TOKEN_BYTES * max_tokens * want.sequences + TOPK_CELL_BYTES * cells,
+        repeats=repeats,
     )
 
 
-def prompt_ids(chunks: list[Chunk]) -> tuple[bytes, int]:
-    """The chunks' token ids as one JSON array without blanks, and how many there are.
+_shape: Final = functools.lru_cache(maxsize=4096)(_new_shape)
+_NOT_GIVEN: Final = SamplingParams()
 
-    Raises:
-        Malformed: an id that is not an integer of 0 to 2^31 - 1, or no id at all.
-        Unsupported: an image or audio chunk.
+
+def _outweighs(prompt_bytes: int, max_tokens: int | None) -> bool:
+    """Whether the prompt takes more than the names of the longest answer could.
+
+    `return_token_ids` sends the prompt back once in every choice. Without it a generated token
+    costs up to NAMED_TOKEN_BYTES more, whatever the tokens are.
     """
-    pieces: list[bytes] = []
-    count = 0
-    for position, chunk in enumerate(chunks):
-        kind = chunk.kind()
-        if kind != "encoded_text":
-            raise Unsupported(
-                f"prompt.chunks[{position}] is of type {kind!r:.40}; only encoded_text is served"
-            )
-        if not given(chunk.tokens):
-            raise Malformed(f"prompt.chunks[{position}].tokens is missing")
-        digits = _digits(bytes(chunk.tokens), position)
-        if digits:
-            pieces.append(digits)
-            count += digits.count(b",") + 1
-    if not count:
-        raise Malformed("prompt has no tokens; at least one is needed")
-    return b"[" + b",".join(pieces) + b"]", count
-
-
-def _digits(raw: bytes, position: int) -> bytes:
-    """What is inside the brackets of a flat JSON array of token ids, without blanks.
-
-    The JSON decoder has checked syntax, so nothing but digits, commas and one pair of brackets
-    means a flat array of integers without sign, fraction or exponent. It would pass null, true,
-    1.5 and nested lists, and vLLM would read some of them as other prompts.
-    """
-    zeros = raw.translate(_DIGITS_TO_ZERO, _BLANKS)
-    if zeros.translate(None, b"0,") != b"[]":
-        raise Malformed(
-            f"prompt.chunks[{position}].tokens must be a flat list of integers,"
-            f" each 0 to {MAX_TOKEN_ID}"
-        )
-    digits = raw.translate(None, _BLANKS + b"[]")
-    if _TEN_DIGITS in zeros:
-        for number in _LONG_NUMBER.findall(digits):
-            # Compared as text first: a number of a million digits must cost nothing.
-            if len(number) > 10 or int(number) > MAX_TOKEN_ID:
-                raise Malformed(
-                    f"prompt.chunks[{position}].tokens has the id {number[:20].decode()},"
-                    f" the largest is {MAX_TOKEN_ID}"
-                )
-    return digits
-
-
-def _repeated(tokens: bytes, times: int) -> bytes:
-    """A list of `times` equal prompts, bounded: a small request must not become gigabytes."""
-    if times > MAX_PROMPTS or len(tokens) * times > MAX_REPEATED_BYTES:
-        raise Malformed(
-            f"num_samples is {times}: at temperature 0 the prompt is sent that often, at most"
-            f" {MAX_PROMPTS} times and {MAX_REPEATED_BYTES} bytes, here {len(tokens)} bytes each"
-        )
-    return b"[" + b",".join([tokens] * times) + b"]"
+    return max_tokens is not None and prompt_bytes > NAMED_TOKEN_BYTES * max_tokens
 
 
 @functools.lru_cache(maxsize=1024)
@@ -192,45 +203,32 @@ def _shared_want(
     prompt_topk: int,
     sampled_topk: int,
     prompt_last: int,
-    named_tokens: bool = False,
+    named_tokens: bool,
 ) -> Want:
     """One object for all samples of the same shape, so that a waiting record holds a pointer."""
     return Want(sequences, prompt_logprobs, prompt_topk, sampled_topk, prompt_last, named_tokens)
 
 
-def _names_are_leaner(want: Want, prompt_bytes: int, max_tokens: int) -> bool:
-    """Whether the answer is surely smaller with ids as `token_id:N` strings in its logprobs.
-
-    `return_token_ids` sends the prompt back once in every choice. Without it a generated token
-    costs up to NAMED_TOKEN_BYTES more, whatever the tokens are, so what is compared is what the
-    prompt takes against what the longest answer could. Where alternatives are asked for the names
-    are sent anyway. Prompt scores need the prompt's ids.
-    """
-    if want.prompt_logprobs:
-        return False
-    return want.sampled_topk > 0 or prompt_bytes > NAMED_TOKEN_BYTES * max_tokens
-
-
-def _want(request: SampleRequest, prompt_tokens: int) -> Want:
-    prompt_topk = _in_range("topk_prompt_logprobs", request.topk_prompt_logprobs or 0, 0, MAX_TOPK)
-    wants_prompt = bool(request.prompt_logprobs) or prompt_topk > 0
-    last = request.prompt_logprobs_last_n
+def _want(asked: _Asked) -> Want:
+    prompt_topk = _in_range("topk_prompt_logprobs", asked.topk_prompt_logprobs or 0, 0, MAX_TOPK)
+    wants_prompt = bool(asked.prompt_logprobs) or prompt_topk > 0
+    last = asked.prompt_logprobs_last_n
     if last is not None:
         if not wants_prompt:
             raise Malformed("prompt_logprobs_last_n needs prompt_logprobs or topk_prompt_logprobs")
         _in_range("prompt_logprobs_last_n", last, 1, MAX_LAST_N)
+    sequences = 1 if asked.num_samples is None else asked.num_samples
+    topk = _in_range("topk_sample_logprobs", asked.topk_sample_logprobs or 0, 0, MAX_TOPK)
     return _shared_want(
-        _in_range(
-            "num_samples",
-            1 if request.num_samples is None else request.num_samples,
-            1,
-            MAX_SEQUENCES,
-        ),
+        _in_range("num_samples", sequences, 1, MAX_SEQUENCES),
         wants_prompt,
         prompt_topk,
-        _in_range("topk_sample_logprobs", request.topk_sample_logprobs or 0, 0, MAX_TOPK),
+        topk,
         # The last N of a shorter prompt are all of it.
-        0 if last is None or last >= prompt_tokens else last,
+        0 if last is None or last >= asked.prompt_tokens else last,
+        # Prompt scores need the prompt's ids. Where alternatives are asked for, the names are sent
+        # anyway.
+        not wants_prompt and (topk > 0 or asked.long_prompt),
     )
 
 
@@ -276,10 +274,10 @@ def _top_k(value: int | None) -> int:
     return _in_range("sampling_params.top_k", value, -1, MAX_TOP_K)
 
 
-def _stop(stop: str | list[str | int] | None, empty_ends_nothing: bool) -> dict[str, Any]:
+def _stop(stop: str | tuple[str | int, ...] | None, empty_ends_nothing: bool) -> dict[str, Any]:
     if stop is None:
         return {}
-    entries = [stop] if isinstance(stop, str) else stop
+    entries = (stop,) if isinstance(stop, str) else stop
     if not entries:
         return {"ignore_eos": True} if empty_ends_nothing else {}
     strings = [entry for entry in entries if isinstance(entry, str)]

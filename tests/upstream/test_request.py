@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from asgi_gateway.codec import Want
 from asgi_gateway.errors import Malformed, RequestError, Unsupported
 from asgi_gateway.protocol import Reader, SampleRequest
+from asgi_gateway.upstream import prompt
 from asgi_gateway.upstream import request as module
 from asgi_gateway.upstream.request import UpstreamRequest, build
 from tests.support.recorded import sdk_samples
@@ -550,15 +551,15 @@ def greedy(n: int, tokens: int) -> dict[str, Any]:
 
 
 def test_repeating_a_prompt_does_not_make_gigabytes() -> None:
-    assert len(sent(greedy(module.MAX_PROMPTS, 1))["prompt"]) == 1024
-    refused(greedy(module.MAX_PROMPTS + 1, 1), match="num_samples is 1025")
+    assert len(sent(greedy(prompt.MAX_PROMPTS, 1))["prompt"]) == 1024
+    refused(greedy(prompt.MAX_PROMPTS + 1, 1), match="num_samples is 1025")
     tracemalloc.start()
     try:
         text = refused(greedy(1000, 50_000), match="num_samples is 1000", max_context=None)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert str(module.MAX_REPEATED_BYTES) in text
+    assert str(prompt.MAX_REPEATED_BYTES) in text
     assert peak < 16 << 20
 
 
