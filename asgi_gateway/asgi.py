@@ -159,6 +159,9 @@ class Peer:
     gives as often as it is asked (also after every complete answer), hypercorn once only, and
     granian through a future of its own. So one `receive()` is kept pending and driven by hand in
     the handler's own task: a task per parked poll would cost 38% CPU and 1.7 KiB more.
+
+    Where `receive` belongs to an object that says itself whether the client has gone, as uvicorn's
+    request cycle does, it is asked only by polls that are parked.
     """
 
     __slots__ = ("_coroutine", "_future", "_receive", "_unsure", "gone")
@@ -172,6 +175,11 @@ class Peer:
 
     def seen_open(self) -> bool:
         """Whether the client is there now. In doubt it is not, and its result is kept longer."""
+        if not self.gone:
+            disconnected = getattr(getattr(self._receive, "__self__", None), "disconnected", None)
+            if disconnected is False or disconnected is True:
+                self.gone = disconnected
+                return not disconnected
         asked = self.gone or self._unsure or self._future is not None
         if not asked and isinstance(self._receive, types.BuiltinMethodType):
             return True  # granian, not parked: its future never tells at once, so take it as open

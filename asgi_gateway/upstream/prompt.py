@@ -57,7 +57,7 @@ def _digits(raw: bytes, position: int) -> bytes:
             f"prompt.chunks[{position}].tokens must be a flat list of integers,"
             f" each 0 to {MAX_TOKEN_ID}"
         )
-    digits = raw.translate(None, _BLANKS + b"[]")
+    digits = raw[1:-1] if len(zeros) == len(raw) else raw.translate(None, _BLANKS + b"[]")
     if _TEN_DIGITS in zeros:
         for number in _LONG_NUMBER.findall(digits):
             # Compared as text first: a number of a million digits must cost nothing.

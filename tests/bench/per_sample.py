@@ -33,7 +33,7 @@ QUICK_LEVELS: Final = (64, 2048)
 BATCHED_LEVEL: Final = 2048
 LOG_LEVEL: Final = 512
 SESSIONS: Final = 4
-LOAD: Final = 0.9
+LOAD: Final = 1.25
 # A run of N in flight fills and empties the line once; in between it has to be full.
 RUNS_OF_LINE: Final = 2.5
 LOG_PAIRS: Final = 5
