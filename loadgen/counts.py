@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from loadgen.faults import Fault
 
 REQUEST_IDS_CAP: Final = 200_000
 """Enough for a full run of 131,072 samples with its retries."""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """Counters of one process, or the sum over several, as `GET /counts` answers with.
+
+    `held` wait at the barrier, `queued` for a slot; both are part of `running`. `running_max` of
+    several processes is the sum of theirs, at most too high. `faults` are by name, `cpu_s` is user
+    and system time.
+    """
+
+    statuses: dict[int, int]
+    faults: dict[str, int]
+    running: int
+    running_max: int
+    held: int
+    queued: int
+    prompt_tokens: int
+    generation_tokens: int
+    aborted: int
+    connections: int
+    connections_total: int
+    cpu_s: float
+    processes: int = 1
 
 
 class Counts:
@@ -47,7 +73,7 @@ class Counts:
         return f"<Counts running={self.running} answered={self.statuses.total()}>"
 
     def saw(self, request_id: str) -> None:
-        """Count one arrival under this X-Request-Id."""
+        """Count one arrival under this id."""
         ids = self.request_ids
         ids[request_id] = ids.get(request_id, 0) + 1
         if len(ids) > REQUEST_IDS_CAP:
@@ -58,43 +84,85 @@ class Counts:
         if self.running > self.running_max:
             self.running_max = self.running
 
-    def exposition(self, model: str) -> str:
-        """Prometheus text. `model` labels the one series named as vLLM names it."""
-        return "\n".join([*self._lines(model), ""])
-
-    def _lines(self, model: str) -> Iterator[str]:
-        escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        yield from _family(
-            "loadgen_upstream_requests_total",
-            "counter",
-            "Completions answered.",
-            {f'{{status="{status}"}}': n for status, n in sorted(self.statuses.items())},
-        )
-        yield from _family(
-            "loadgen_upstream_faults_total",
-            "counter",
-            "Faults given on request.",
-            {f'{{fault="{fault.name}"}}': n for fault, n in sorted(self.faults.items())},
-        )
-        for name, kind, text, value in (
-            ("running", "gauge", "Completions being worked on.", self.running),
-            ("running_max", "gauge", "Most completions at once since start.", self.running_max),
-            ("prompt_tokens_total", "counter", "Prompt tokens answered.", self.prompt_tokens),
-            ("generation_tokens_total", "counter", "Tokens given out.", self.generation_tokens),
-            ("aborted_total", "counter", "Completions whose client left.", self.aborted),
-            ("connections", "gauge", "Connections open.", self.connections),
-            ("connections_total", "counter", "Connections accepted.", self.connections_total),
-        ):
-            yield from _family(f"loadgen_upstream_{name}", kind, text, {"": value})
-        yield from _family(
-            "vllm:num_requests_running",
-            "gauge",
-            "As vLLM names it.",
-            {f'{{engine="0",model_name="{escaped}"}}': self.running},
+    def counted(self, *, held: int, queued: int) -> Counted:
+        """All but the ids, as they are now."""
+        return Counted(
+            statuses=dict(self.statuses),
+            faults={fault.name: n for fault, n in self.faults.items()},
+            running=self.running,
+            running_max=self.running_max,
+            held=held,
+            queued=queued,
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
+            aborted=self.aborted,
+            connections=self.connections,
+            connections_total=self.connections_total,
+            cpu_s=time.process_time(),
         )
 
 
-def _family(name: str, kind: str, text: str, values: dict[str, int]) -> Iterator[str]:
+def merged(parts: Sequence[Counted]) -> Counted:
+    """The sum of what several processes counted."""
+    sums: dict[str, object] = {}
+    for name in Counted.__struct_fields__:
+        values = [getattr(part, name) for part in parts]
+        sums[name] = added(values) if isinstance(values[0], dict) else sum(values)
+    return msgspec.convert(sums, Counted)
+
+
+def added(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Counts by key, summed."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total)
+
+
+def exposition(counted: Counted, model: str) -> str:
+    """Prometheus text. `model` labels the series named as vLLM names them."""
+    return "\n".join([*_lines(counted, model), ""])
+
+
+def _lines(counted: Counted, model: str) -> Iterator[str]:
+    escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    yield from _family(
+        "loadgen_upstream_requests_total",
+        "counter",
+        "Completions answered.",
+        {f'{{status="{status}"}}': n for status, n in sorted(counted.statuses.items())},
+    )
+    yield from _family(
+        "loadgen_upstream_faults_total",
+        "counter",
+        "Faults given, on request or by the script.",
+        {f'{{fault="{fault}"}}': n for fault, n in sorted(counted.faults.items())},
+    )
+    for name, kind, text, value in (
+        ("running", "gauge", "Completions being worked on.", counted.running),
+        ("running_max", "gauge", "Most completions at once since start.", counted.running_max),
+        ("held", "gauge", "Completions waiting at the barrier.", counted.held),
+        ("queued", "gauge", "Completions waiting for a slot.", counted.queued),
+        ("prompt_tokens_total", "counter", "Prompt tokens answered.", counted.prompt_tokens),
+        ("generation_tokens_total", "counter", "Tokens given out.", counted.generation_tokens),
+        ("aborted_total", "counter", "Completions whose client left.", counted.aborted),
+        ("connections", "gauge", "Connections open.", counted.connections),
+        ("connections_total", "counter", "Connections accepted.", counted.connections_total),
+        ("processes", "gauge", "Processes that these figures are of.", counted.processes),
+        ("cpu_seconds_total", "counter", "CPU time, user and system.", round(counted.cpu_s, 6)),
+    ):
+        yield from _family(f"loadgen_upstream_{name}", kind, text, {"": value})
+    for name, value in (
+        ("running", counted.running - counted.queued),
+        ("waiting", counted.queued),
+    ):
+        labels = f'{{engine="0",model_name="{escaped}"}}'
+        yield from _family(
+            f"vllm:num_requests_{name}", "gauge", "As vLLM names it.", {labels: value}
+        )
+
+
+def _family(name: str, kind: str, text: str, values: Mapping[str, float]) -> Iterator[str]:
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
     for labels, value in values.items():
