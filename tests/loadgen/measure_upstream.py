@@ -7,7 +7,8 @@ connections and a delay to choose. Linux only, for /proc.
 from __future__ import annotations
 
 import argparse
-import asyncio
+
+import uvloop
 
 from loadgen.ceiling import HEAD, SIZES, line, measure, started
 from loadgen.settings import Settings
@@ -23,7 +24,7 @@ def main() -> None:
     with started(settings) as (pid, port):
         print(HEAD)
         for size in SIZES:
-            found = asyncio.run(
+            found = uvloop.run(
                 measure(
                     pid,
                     "127.0.0.1",
