@@ -7,6 +7,8 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
+from loadgen.flags import add_run
+
 USAGE_ERROR = 2
 
 
@@ -17,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_upstream(commands)
+    add_run(commands, _run)
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
@@ -100,6 +103,12 @@ def _add_upstream(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         help="give each distinct prompt its fault N times, then the right answer",
     )
     parser.set_defaults(run=_upstream, parser=parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from loadgen.command import command
+
+    return command(arguments)
 
 
 def _upstream(arguments: argparse.Namespace) -> int:
