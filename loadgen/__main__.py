@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from loadgen import upstream_command
+from loadgen import preflight_command, upstream_command
+from loadgen.flags import add_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,9 +17,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     upstream_command.add_to(commands)
+    add_run(commands, _run)
+    preflight_command.add_to(commands)
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from loadgen.command import command
+
+    return command(arguments)
 
 
 if __name__ == "__main__":

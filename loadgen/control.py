@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from loadgen.connection import Connection, Request
-from loadgen.counts import Counted, added, exposition, merged
+from loadgen.counts import Counted, Hit, exposition, merged, merged_hits
 from loadgen.errors import error_json
 from loadgen.listing import models_json
 from loadgen.peers import Command, Peers
@@ -22,14 +22,14 @@ VERSION: Final = "0.32.0"
 
 Handler = Callable[[Connection, Request], None]
 _counted: Final = msgspec.json.Decoder(Counted)
-_hits: Final = msgspec.json.Decoder(dict[str, int])
+_hits: Final = msgspec.json.Decoder(dict[str, Hit])
 
 
 class Control:
     """Answers for this process, or for all of them where there are peers."""
 
     def __init__(self, settings: Settings, command: Command) -> None:
-        """command: does one of `counts`, `requests`, `release`, `hold` in this process."""
+        """command: does one of `counts`, `hits`, `release`, `hold` in this process."""
         self._settings = settings
         self._command = command
         self._started_at = int(time.time())
@@ -42,6 +42,7 @@ class Control:
             b"/metrics": (b"GET", self._metrics),
             b"/counts": (b"GET", self._counts),
             b"/requests": (b"GET", self._requests),
+            b"/hits": (b"GET", self._times),
         }
         if settings.barrier is not None:
             self.routes[b"/release"] = (b"POST", self._barrier)
@@ -111,12 +112,20 @@ class Control:
 
     def _requests(self, connection: Connection, _: Request) -> None:
         def respond(parts: list[bytes]) -> None:
-            hits = parts[0]
-            if len(parts) > 1:
-                hits = msgspec.json.encode(added(list(map(_hits.decode, parts))))
-            connection.respond(200, hits)
+            counts = {name: hit[0] for name, hit in _merged_hits(parts).items()}
+            connection.respond(200, msgspec.json.encode(counts))
 
-        self._ask(connection, "requests", respond)
+        self._ask(connection, "hits", respond)
+
+    def _times(self, connection: Connection, _: Request) -> None:
+        def respond(parts: list[bytes]) -> None:
+            connection.respond(200, msgspec.json.encode(_merged_hits(parts)))
+
+        self._ask(connection, "hits", respond)
 
     def _barrier(self, connection: Connection, request: Request) -> None:
         self._ask(connection, request.path[1:].decode(), lambda _: connection.respond(200, b"{}"))
+
+
+def _merged_hits(parts: list[bytes]) -> dict[str, Hit]:
+    return merged_hits(list(map(_hits.decode, parts)))

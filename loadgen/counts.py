@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +13,13 @@ from loadgen.faults import Fault
 
 REQUEST_IDS_CAP: Final = 200_000
 """Enough for a full run of 131,072 samples with its retries."""
+
+
+Hit = list[Any]
+"""Arrivals, when first asked and when last answered, of the monotonic clock; 0.0 for never.
+
+A list, because it is written twice per request: a class would cost more than the rest of it.
+"""
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -50,8 +57,8 @@ class Counts:
         "connections_total",
         "faults",
         "generation_tokens",
+        "hits",
         "prompt_tokens",
-        "request_ids",
         "running",
         "running_max",
         "statuses",
@@ -67,17 +74,26 @@ class Counts:
         self.aborted = 0
         self.connections = 0
         self.connections_total = 0
-        self.request_ids: OrderedDict[str, int] = OrderedDict()
+        self.hits: OrderedDict[str, Hit] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Counts running={self.running} answered={self.statuses.total()}>"
 
-    def saw(self, request_id: str) -> None:
-        """Count one arrival under this id."""
-        ids = self.request_ids
-        ids[request_id] = ids.get(request_id, 0) + 1
-        if len(ids) > REQUEST_IDS_CAP:
-            ids.popitem(last=False)
+    @property
+    def request_ids(self) -> dict[str, int]:
+        """How often each id came."""
+        return {name: hit[0] for name, hit in self.hits.items()}
+
+    def saw(self, name: str) -> Hit:
+        """Count one arrival under this id; whoever answers it sets the last time."""
+        hit = self.hits.get(name)
+        if hit is not None:
+            hit[0] += 1
+            return hit
+        self.hits[name] = hit = [1, time.monotonic(), 0.0]
+        if len(self.hits) > REQUEST_IDS_CAP:
+            self.hits.popitem(last=False)
+        return hit
 
     def started(self) -> None:
         self.running += 1
@@ -117,6 +133,18 @@ def added(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     for part in parts:
         total.update(part)
     return dict(total)
+
+
+def merged_hits(parts: Sequence[Mapping[str, Hit]]) -> dict[str, Hit]:
+    """What several processes saw, by id."""
+    total: dict[str, Hit] = {}
+    for part in parts:
+        for name, (count, asked, answered) in part.items():
+            if (seen := total.get(name)) is None:
+                total[name] = [count, asked, answered]
+            else:
+                total[name] = [seen[0] + count, min(seen[1], asked), max(seen[2], answered)]
+    return total
 
 
 def exposition(counted: Counted, model: str) -> str:

@@ -22,7 +22,7 @@ from loadgen.barrier import Barrier
 from loadgen.body import Style, answer
 from loadgen.connection import Connection, Request
 from loadgen.control import Control
-from loadgen.counts import Counts
+from loadgen.counts import Counts, Hit
 from loadgen.errors import RequestError
 from loadgen.faults import Fault
 from loadgen.faulty import Faulty
@@ -39,9 +39,12 @@ from loadgen.tape import tape
 class Work:
     """A completion on its way. Without a timer it waits for others, or is never answered."""
 
-    __slots__ = ("injection", "job", "request_id", "timer")
+    __slots__ = ("hit", "injection", "job", "request_id", "timer")
 
-    def __init__(self, job: Job, request_id: str, injection: Injection | None) -> None:
+    def __init__(
+        self, job: Job, request_id: str, injection: Injection | None, hit: Hit | None
+    ) -> None:
+        self.hit = hit
         self.job = job
         self.request_id = request_id
         self.injection = injection
@@ -187,8 +190,8 @@ class Upstream:
                 held = 0 if self._barrier is None else len(self._barrier)
                 queued = 0 if self._scheduler is None else len(self._scheduler)
                 return msgspec.json.encode(self.counts.counted(held=held, queued=queued))
-            case "requests":
-                return msgspec.json.encode(dict(self.counts.request_ids))
+            case "hits":
+                return msgspec.json.encode(dict(self.counts.hits))
             case "release" if self._barrier is not None:
                 self._let_go(self._barrier.release())
                 self._tell_held()
@@ -201,9 +204,10 @@ class Upstream:
         return b"{}"
 
     def _completions(self, connection: Connection, request: Request) -> None:
+        hit = None
         by_prompt = self.settings.hits == "prompt"
         if request.request_id is not None and not by_prompt:
-            self.counts.saw(request.request_id)
+            hit = self.counts.saw(request.request_id)
         try:
             job = check(read(request.body, request.content_type), self._limits)
         except RequestError as error:
@@ -211,10 +215,10 @@ class Upstream:
             connection.respond(error.status, error.body())
             return
         if by_prompt:
-            self.counts.saw(prompt_digest(job.prompts[0]))
+            hit = self.counts.saw(prompt_digest(job.prompts[0]))
         injection = self._faulty.pick(job) if self._faulty.active else None
         request_id = request.request_id or job.asked.request_id or secrets.token_hex(8)
-        connection.work = work = Work(job, request_id, injection)
+        connection.work = work = Work(job, request_id, injection, hit)
         self.counts.started()
         if injection is not None and injection.fault is Fault.SILENT:
             self.counts.faults[Fault.SILENT] += 1
@@ -284,6 +288,8 @@ class Upstream:
         connection.work = None
         counts = self.counts
         counts.running -= 1
+        if work.hit is not None:
+            work.hit[2] = time.monotonic()
         self._leave(connection)
         if work.injection is not None:
             self._faulty.give(connection, work.job, work.injection, request_id=work.request_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_wrong_specs_are_named(spec: str, named: str) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}, {"logprobs": 2}, {"stop": [" t5"]}])
-async def test_answers_have_the_length_that_was_drawn(fields: dict[str, object]) -> None:
+async def test_answers_have_the_length_that_was_drawn(fields: dict[str, Any]) -> None:
     dist = "uniform:2:40"
     stop = (" t5",) if "stop" in fields else ()
     async with (

@@ -72,6 +72,10 @@ def test_counts_and_hits_are_those_of_all_processes() -> None:
         assert (counted["generation_tokens"], counted["running"]) == (120, 0)
         hits = ask(where, "GET", "/requests")
         assert hits == {f"s{n}": 2 if n < 20 else 1 for n in range(40)}
+        now = time.monotonic()
+        for count, asked, answered in ask(where, "GET", "/hits").values():
+            assert count in (1, 2)
+            assert now - 60 < asked <= answered <= now
         text = ask(where, "GET", "/metrics")
         assert 'loadgen_upstream_requests_total{status="200"} 60\n' in text
 

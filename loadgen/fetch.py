@@ -1,0 +1,198 @@
+"""Results: retrieve_future, held open for one sample or asked once its completion is reported."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from loadgen import rules
+from loadgen.rules import Step
+from loadgen.schedule import abandoned_after_s
+from loadgen.session import Sampler
+from loadgen.share import Line, Share, now
+from loadgen.wire import ABANDONED, OVERDUE, PROTOBUF, Limit, Pool
+
+CATEGORIES: Final = ("user", "server", "unknown")
+
+
+class _Fetch:
+    """One sample's result on its way here. size: bytes reserved for it, once announced."""
+
+    __slots__ = ("attempt", "bad", "metadata", "polls", "request_id", "row", "sampler", "size")
+
+    def __init__(self, row: int, sampler: Sampler, request_id: str, size: int | None) -> None:
+        self.row = row
+        self.sampler = sampler
+        self.request_id = request_id
+        self.size = size or 0
+        self.metadata = not size
+        self.polls = 0
+        self.attempt = 0
+        self.bad = 0
+
+
+class Fetcher:
+    """Asks for results until each sample has its outcome, and writes it into the ledger."""
+
+    def __init__(
+        self,
+        share: Share,
+        pool: Pool,
+        *,
+        places: int,
+        held: bool,
+        ended: Callable[[int, Sampler, str], None],
+        gone: Callable[[int], None],
+    ) -> None:
+        """places: requests at a time. held: whether one is a poll that the server holds.
+
+        ended: told row, sampler and request id of what has its outcome. gone: told of a row that
+        must be submitted again.
+        """
+        self._share = share
+        self._pool = pool
+        self._held = held
+        self._ended = ended
+        self._gone = gone
+        self._line = Line(places, share.flags.inflight_response_bytes_semaphore_size)
+        self._fetches: dict[int, _Fetch] = {}
+        self._resubmits: dict[int, int] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def fetch(self, row: int, sampler: Sampler, request_id: str, size: int | None = None) -> None:
+        """size: of the result where the server told it, which spares the metadata."""
+        self._fetches[row] = _Fetch(row, sampler, request_id, size)
+        self._again(row)
+
+    def drop(self, row: int) -> None:
+        """Forget a sample that got its outcome elsewhere."""
+        self._fetches.pop(row, None)
+
+    def _again(self, row: int) -> None:
+        self._line.add(row)
+        self._pump()
+
+    def _pump(self) -> None:
+        while (row := self._line.next()) is not None:
+            fetch = self._fetches.get(row)
+            if fetch is None:
+                self._line.leave(0)
+            else:
+                self._send(fetch)
+
+    def _send(self, fetch: _Fetch) -> None:
+        share, traffic = self._share, self._share.traffic
+        self._line.balance -= fetch.size
+        request_id = msgspec.json.encode(fetch.request_id)
+        metadata = b"true" if fetch.metadata else b"false"
+        limit: Limit | None = None
+        if self._held:
+            traffic.polls += 1
+            if share.plan.abandon:
+                after_s = abandoned_after_s(share.plan, share.number(fetch.row), fetch.polls)
+                limit = None if after_s is None else (after_s, ABANDONED)
+        else:
+            traffic.fetches += 1
+        sent = now()
+        request = share.api.post(
+            b"retrieve_future",
+            b'{"request_id":%b,"allow_metadata_only":%b}' % (request_id, metadata),
+            PROTOBUF,
+            b"x-tinker-request-type: Sample\r\nx-tinker-request-iteration: %d\r\n" % fetch.polls,
+        )
+        fetch.polls += 1
+        self._pool.ask(request, partial(self._answered, fetch, sent), limit)
+
+    def _answered(self, fetch: _Fetch, sent: float, status: int, kind: bytes, body: bytes) -> None:
+        self._line.leave(fetch.size)
+        step = rules.fetch(status)
+        if step is Step.TAKE:
+            self._taken(fetch, sent, kind, body)
+        elif step is Step.AT_ONCE:
+            if status == 408:
+                self._share.traffic.polls_empty += 1
+            self._repeat(fetch, status, 0.0)
+            fetch.bad = 0
+        elif step is Step.BACK_OFF:
+            self._repeat(fetch, status, rules.backoff_s(fetch.attempt))
+            fetch.attempt += 1
+        elif step is Step.PAUSE:
+            self._repeat(fetch, status, rules.LONG_PAUSE_S)
+        elif step is Step.RESUBMIT:
+            self._resubmit(fetch)
+        elif step is Step.COUNT and fetch.bad < rules.BAD_REQUESTS:
+            fetch.bad += 1
+            self._repeat(fetch, status, 0.0)
+        else:
+            self._fail(fetch, f"refused.{status}", body)
+        self._pump()
+
+    def _repeat(self, fetch: _Fetch, status: int, wait_s: float) -> None:
+        traffic = self._share.traffic
+        traffic.polls_overdue += status == OVERDUE
+        traffic.polls_abandoned += status == ABANDONED
+        if status != 408 and status != ABANDONED:
+            self._share.retried(rules.retry_class(status))
+        if wait_s:
+            self._loop.call_later(wait_s, self._again, fetch.row)
+        else:
+            self._line.add(fetch.row)
+
+    def _resubmit(self, fetch: _Fetch) -> None:
+        self._share.retried("410")
+        self._share.traffic.resubmitted += 1
+        del self._fetches[fetch.row]
+        attempt = self._resubmits.get(fetch.row, 0)
+        self._resubmits[fetch.row] = attempt + 1
+        self._loop.call_later(rules.resubmit_s(attempt), self._gone, fetch.row)
+
+    def _taken(self, fetch: _Fetch, sent: float, kind: bytes, body: bytes) -> None:
+        """A 200: the result, or one of three things that are said in JSON."""
+        fetch.attempt = 0
+        share = self._share
+        if PROTOBUF in kind:
+            finding = share.samples.check(share.number(fetch.row), body)
+            share.ledger.fetched[fetch.row] = sent
+            if finding.wrong is None:
+                share.ledger.succeed(fetch.row, finding.tokens, finding.digest, now())
+                self._end(fetch)
+            else:
+                self._fail(fetch, f"wrong.{finding.wrong}", digest=finding.digest)
+            return
+        said = _said(body)
+        if said.get("type") == "try_again":
+            share.traffic.polls_empty += 1
+            self._line.add(fetch.row)
+        elif said.get("status") == "complete_metadata" and fetch.metadata:
+            share.traffic.metadata += 1
+            fetch.metadata = False
+            size = said.get("response_payload_size")
+            fetch.size = size if isinstance(size, int) and size > 0 else 0
+            self._line.add(fetch.row)
+        elif "error" in said:
+            category = said.get("category")
+            name = category if category in CATEGORIES else "unknown"
+            self._fail(fetch, f"failed.{name}", body)
+        else:  # the SDK takes results as protobuf only, and metadata only once
+            self._fail(fetch, "wrong.unreadable", body)
+
+    def _fail(self, fetch: _Fetch, name: str, body: bytes = b"", digest: int = 0) -> None:
+        shown = f"{fetch.request_id} {body[:200].decode('utf-8', 'replace')}"
+        self._share.ledger.fail(fetch.row, name, now(), shown, digest)
+        self._end(fetch)
+
+    def _end(self, fetch: _Fetch) -> None:
+        self._fetches.pop(fetch.row, None)
+        self._ended(fetch.row, fetch.sampler, fetch.request_id)
+
+
+def _said(body: bytes) -> dict[str, Any]:
+    try:
+        said: object = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return {}
+    return said if isinstance(said, dict) else {}

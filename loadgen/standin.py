@@ -1,0 +1,76 @@
+"""The stand-in vLLM of a run, as its client sees it: open the barrier, ask what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from loadgen.measure import Hit
+from loadgen.wire import Address, address
+
+ANSWER_WITHIN_S: Final = 60.0
+
+
+class StandInError(Exception):
+    """It did not answer as a stand-in does."""
+
+
+class StandIn:
+    """`url` is where it listens."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._where = address(url)
+
+    def __repr__(self) -> str:
+        return f"<StandIn {self.url}>"
+
+    async def release(self) -> None:
+        """Open its barrier."""
+        await ask(self._where, b"POST /release")
+
+    async def hits(self) -> Hit:
+        """What it recorded of each request id: a count, or a count and two times."""
+        told: dict[str, Any] = msgspec.json.decode(await ask(self._where, b"GET /requests"))
+        return Hit({name: _hit(value) for name, value in told.items()})
+
+    async def metrics(self) -> dict[str, float]:
+        """Its /metrics, by name and labels."""
+        return exposition((await ask(self._where, b"GET /metrics")).decode())
+
+
+def _hit(value: int | list[float]) -> tuple[int, float, float]:
+    if isinstance(value, int):
+        return value, 0.0, 0.0
+    return int(value[0]), value[1], value[2]
+
+
+def exposition(text: str) -> dict[str, float]:
+    """Prometheus text as name and labels to value."""
+    pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line[:1] not in ("", "#"))
+    return {name: float(value) for name, value in pairs}
+
+
+async def ask(where: Address, line: bytes) -> bytes:
+    """The body of one answer on a connection of its own. line: method and path.
+
+    Raises StandInError for anything but a 200 with a length.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            reader, writer = await asyncio.open_connection(where.host, where.port)
+            method, path = line.split(b" ")
+            writer.write(
+                b"%b %b%b HTTP/1.1\r\nhost: %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                % (method, where.prefix, path, where.host.encode())
+            )
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = await reader.read()
+            writer.close()
+    except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+        raise StandInError(f"{line.decode()} at port {where.port}: {error!r}") from error
+    if head.split(b" ", 2)[1:2] != [b"200"]:
+        raise StandInError(f"{line.decode()} at port {where.port}: {head[:100]!r}")
+    return body

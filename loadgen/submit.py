@@ -1,0 +1,185 @@
+"""Submits: asample, at most 400 at a time, with the SDK's back-pressure and repetitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from loadgen import rules
+from loadgen.rules import Step
+from loadgen.session import Sampler
+from loadgen.share import Line, Share, now
+from loadgen.wire import Pool
+
+
+class _Promise(msgspec.Struct):
+    request_id: str
+    sample_sequence_ids: list[str]
+
+
+class _Again:
+    """A submit that must be repeated: under which seq_id, how often already, since when."""
+
+    __slots__ = ("attempt", "seq_id", "since")
+
+    def __init__(self, seq_id: int, since: float) -> None:
+        self.seq_id = seq_id
+        self.attempt = 0
+        self.since = since
+
+
+class Submitter:
+    """Takes rows as they are due; tells each id to `accepted`, or the ledger why there is none."""
+
+    def __init__(
+        self,
+        share: Share,
+        pool: Pool,
+        *,
+        in_flight: int,
+        accepted: Callable[[int, Sampler, str], None],
+        refused: Callable[[int, Sampler], None],
+    ) -> None:
+        """in_flight: samples of one sampler at a time, 0 for no bound.
+
+        accepted: told row, sampler and request id. refused: told of a row that has its outcome.
+        """
+        self._share = share
+        self._pool = pool
+        self._in_flight = in_flight
+        self._accepted = accepted
+        self._refused = refused
+        self._line = Line(share.plan.submitters, share.flags.sample_dispatch_bytes_semaphore_size)
+        self._blocked: dict[Sampler, deque[int]] = {}
+        self._again: dict[int, _Again] = {}
+        self._paused_until = 0.0
+        self._backoff_until = 0.0
+        self._resume: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def due(self, row: int) -> None:
+        """A sample is due: it is sent as soon as the gates let it."""
+        sampler = self._share.sampler(row)
+        if self._in_flight and sampler.in_flight >= self._in_flight:
+            self._blocked.setdefault(sampler, deque()).append(row)
+            return
+        sampler.in_flight += 1
+        self._line.add(row)
+        self._pump()
+
+    def ended(self, sampler: Sampler) -> None:
+        """One of a sampler's samples has its outcome."""
+        sampler.in_flight -= 1
+        if blocked := self._blocked.get(sampler):
+            self.due(blocked.popleft())
+
+    def resubmit(self, row: int) -> None:
+        """Send an accepted sample again as a new one, after 410."""
+        self._line.add(row)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Start what may start."""
+        time = now()
+        if time < self._paused_until:
+            if self._resume is None:
+                self._resume = self._loop.call_later(self._paused_until - time, self._resumed)
+            return
+        backing_off = time < self._backoff_until
+        while True:
+            if backing_off and self._line.taken >= rules.SUBMITS_IN_BACKOFF:
+                if self._resume is None:
+                    self._resume = self._loop.call_later(self._backoff_until - time, self._resumed)
+                return
+            row = self._line.next()
+            if row is None:
+                return
+            self._send(row, rules.BACKOFF_BYTES_FACTOR if backing_off else 1)
+
+    def _resumed(self) -> None:
+        self._resume = None
+        self._pump()
+
+    def _send(self, row: int, factor: int) -> None:
+        share = self._share
+        number = share.number(row)
+        sampler = share.sampler(row)
+        again = self._again.get(row)
+        seq_id = sampler.next_seq_id() if again is None else again.seq_id
+        estimate = rules.BYTES_PER_TOKEN * share.samples.prompt_tokens[number]
+        cost = estimate * factor
+        self._line.balance -= cost
+        body = share.samples.request(number, sampler.target, seq_id)
+        if not share.ledger.sent[row]:
+            share.ledger.sent[row] = now()
+        share.traffic.submits += 1
+        self._pool.ask(
+            share.api.post(b"asample", body),
+            partial(self._answered, row, sampler, seq_id, cost, estimate),
+        )
+
+    def _answered(
+        self,
+        row: int,
+        sampler: Sampler,
+        seq_id: int,
+        cost: int,
+        estimate: int,
+        status: int,
+        _: bytes,
+        body: bytes,
+    ) -> None:
+        self._line.leave(cost)
+        step = rules.submit(status, len(body))
+        if step is Step.TAKE:
+            self._again.pop(row, None)
+            self._promised(row, sampler, body)
+        elif step is Step.FATAL:
+            self._again.pop(row, None)
+            self._refuse(row, sampler, str(status), body)
+        else:
+            self._share.retried(rules.retry_class(status))
+            again = self._again.setdefault(row, _Again(seq_id, now()))
+            if step is Step.PAUSE_ALL:
+                self._pause_all(estimate)
+                self._line.first(row)
+            else:
+                wait_s = rules.backoff_s(again.attempt)
+                again.attempt += 1
+                if now() - again.since > rules.RETRY_WITHIN_S:
+                    del self._again[row]  # it starts over with a seq_id of its own
+                self._loop.call_later(wait_s, self.resubmit, row)
+        self._pump()
+
+    def _pause_all(self, estimate: int) -> None:
+        self._paused_until = max(self._paused_until, now() + rules.pause_s(estimate))
+        self._backoff_until = self._paused_until + rules.BACKOFF_LASTS_S
+
+    def _promised(self, row: int, sampler: Sampler, body: bytes) -> None:
+        try:
+            promise = _promise.decode(body)
+        except msgspec.MsgspecError:
+            self._refuse(row, sampler, "reply", body)
+            return
+        if len(promise.sample_sequence_ids) != 1:
+            self._refuse(row, sampler, "sequence_ids", body)
+            return
+        ledger = self._share.ledger
+        if not ledger.ids[row]:
+            ledger.accepted_count += 1
+        ledger.accepted[row] = now()
+        ledger.named(row, promise.request_id)
+        self._accepted(row, sampler, promise.request_id)
+
+    def _refuse(self, row: int, sampler: Sampler, why: str, body: bytes) -> None:
+        shown = body[:200].decode("utf-8", "replace")
+        self._share.ledger.fail(row, f"refused.{why}", now(), shown)
+        self._refused(row, sampler)
+
+
+_promise: Final = msgspec.json.Decoder(_Promise)
