@@ -14,10 +14,12 @@ CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 class Usage(NamedTuple):
     """One process, or the sum over several. cpu_s: user and system time since its start.
 
+    waited_s: how long its first thread was ready to run and did not, for want of a core.
     descriptors is None where the process belongs to somebody else.
     """
 
     cpu_s: float
+    waited_s: float
     rss_bytes: int
     descriptors: int | None
     threads: int
@@ -33,12 +35,12 @@ def usage(pid: int, proc: Path = PROC) -> Usage | None:
         cpu_s = ticks / CLOCK_TICKS
         threads = int(fields[17])
         rss = int((directory / "statm").read_text().split()[1]) * PAGE_BYTES
+        ran, waited = (directory / "schedstat").read_text().split()[:2]
         if threads == 1:
-            # Nanoseconds rather than ticks, but of the first thread alone.
-            cpu_s = int((directory / "schedstat").read_text().split()[0]) / 1e9
+            cpu_s = int(ran) / 1e9  # nanoseconds rather than ticks, but of the first thread alone
     except (OSError, IndexError, ValueError):
         return None
-    return Usage(cpu_s, rss, descriptors(pid, proc), threads)
+    return Usage(cpu_s, int(waited) / 1e9, rss, descriptors(pid, proc), threads)
 
 
 def descriptors(pid: int, proc: Path = PROC) -> int | None:
@@ -77,6 +79,7 @@ def usage_of_tree(pid: int, proc: Path = PROC) -> Usage | None:
     known = [part.descriptors for part in parts if part.descriptors is not None]
     return Usage(
         cpu_s=sum(part.cpu_s for part in parts),
+        waited_s=sum(part.waited_s for part in parts),
         rss_bytes=sum(part.rss_bytes for part in parts),
         descriptors=sum(known) if len(known) == len(parts) else None,
         threads=sum(part.threads for part in parts),

@@ -80,7 +80,8 @@ class Series(msgspec.Struct, kw_only=True):
     """Columns of equal length, a row a second; `t` is seconds since the first planned sample.
 
     in_flight: accepted and without outcome, at the row's end. Latencies are e2e from the plan, of
-    samples that ended in this second. cpu: cores in use.
+    samples that ended in this second. cpu: cores in use. server_gc: collections in this second.
+    server_in_flight: the server's own count.
     """
 
     t: list[float] = []
@@ -97,6 +98,9 @@ class Series(msgspec.Struct, kw_only=True):
     server_rss: list[float | None] = []
     server_descriptors: list[float | None] = []
     server_lag_ms: list[float | None] = []
+    server_threads: list[float | None] = []
+    server_gc: list[float | None] = []
+    server_in_flight: list[float | None] = []
     healthz_p50_ms: list[float | None] = []
     healthz_max_ms: list[float | None] = []
 
