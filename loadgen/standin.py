@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from loadgen.counts import Counted
 from loadgen.measure import Hit
+from loadgen.results import FaultCount
 from loadgen.wire import Address, address
 
 ANSWER_WITHIN_S: Final = 60.0
@@ -32,19 +34,26 @@ class StandIn:
         await ask(self._where, b"POST /release")
 
     async def hits(self) -> Hit:
-        """What it recorded of each request id: a count, or a count and two times."""
-        told: dict[str, Any] = msgspec.json.decode(await ask(self._where, b"GET /requests"))
-        return Hit({name: _hit(value) for name, value in told.items()})
+        """What it recorded of each request id: a count, when first asked, when last answered."""
+        told: dict[str, list[float]] = msgspec.json.decode(await ask(self._where, b"GET /hits"))
+        return Hit({name: (int(hit[0]), hit[1], hit[2]) for name, hit in told.items()})
+
+    async def counts(self) -> Counted:
+        """All its counters, those of every process of it together."""
+        return msgspec.json.decode(await ask(self._where, b"GET /counts"), type=Counted)
 
     async def metrics(self) -> dict[str, float]:
         """Its /metrics, by name and labels."""
         return exposition((await ask(self._where, b"GET /metrics")).decode())
 
 
-def _hit(value: int | list[float]) -> tuple[int, float, float]:
-    if isinstance(value, int):
-        return value, 0.0, 0.0
-    return int(value[0]), value[1], value[2]
+def injected(before: Counted, after: Counted) -> list[FaultCount]:
+    """The faults that were given between two looks, by kind; what came of them is for others."""
+    return [
+        FaultCount(kind=kind.lower(), injected=count - before.faults.get(kind, 0))
+        for kind, count in sorted(after.faults.items())
+        if count > before.faults.get(kind, 0)
+    ]
 
 
 def exposition(text: str) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
@@ -52,3 +52,12 @@ async def metered() -> AsyncIterator[tuple[Metered, str]]:
     finally:
         made.going.set()
         server.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until it is so; processes take their time to start on a busy machine."""
+    for _ in range(6_000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not happen within 30 seconds")

@@ -12,13 +12,11 @@ import pytest
 
 from loadgen.healthz import Probe, Probed, probing
 from loadgen.results import Series
-from tests.loadgen.metered import Metered, metered
+from tests.loadgen.metered import Metered, metered, until
 
 
 async def asked(server: Metered, count: int) -> None:
-    async with asyncio.timeout(30):
-        while server.asked < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: server.asked >= count)
 
 
 async def test_ten_a_second_over_one_connection() -> None:
@@ -77,9 +75,7 @@ async def test_wrong_answers_and_refused_connections_are_failures() -> None:
     async with metered() as (_, nobody):
         pass
     with probing(nobody) as probe:
-        async with asyncio.timeout(30):
-            while not os.fstat(probe._lines.fileno()).st_size:
-                await asyncio.sleep(0.01)
+        await until(lambda: os.fstat(probe._lines.fileno()).st_size > 0)
     assert probe.failed >= 1
 
 

@@ -14,8 +14,7 @@ from loadgen.procfs import Usage, tree, usage, usage_of_tree
 from loadgen.prometheus import is_counter, parse, total
 from loadgen.results import Series
 from loadgen.sampler import Sampler, Seen, starved
-from tests.loadgen.metered import metered
-from tests.loadgen.test_upstream import until
+from tests.loadgen.metered import metered, until
 
 BURN = "import sys\nprint(flush=True)\nsys.stdin.readline()\nwhile True: pass"
 NEST = (
