@@ -31,6 +31,15 @@ TELLING: Final = 8
 """From so many tokens on, two samples with the same tokens and logprobs are one result twice."""
 
 
+_REQUEST: Final = (
+    b'{"sampling_session_id":"%b","seq_id":%d,"num_samples":1,"prompt":{"chunks":'
+    b'[{"type":"encoded_text","tokens":[%d,%d,%d%b]}]},"sampling_params":{"max_tokens":%d,'
+    b'"temperature":1.0,"top_k":-1,"top_p":1.0},"prompt_logprobs":false,'
+    b'"topk_prompt_logprobs":0,"topk_sample_logprobs":0,"record_stability_info":false,'
+    b'"prompt_alt_tokens_k":0,"type":"sample"}'
+)
+
+
 class Finding(NamedTuple):
     """What a result is: wrong in which way (see outcomes.WRONG), how long, and its digest.
 
@@ -60,16 +69,25 @@ class Samples:
         self._shorter = plan.shorter
         self._oracle = _Oracle(plan.model) if plan.oracle else None
 
-    def request(self, number: int, target: bytes, seq_id: int) -> bytes:
-        """The body of its asample to the sampling session `target`."""
-        return (
-            b'{"sampling_session_id":"%b","seq_id":%d,"num_samples":1,"prompt":{"chunks":'
-            b'[{"type":"encoded_text","tokens":%b}]},"sampling_params":{"max_tokens":%d,'
-            b'"temperature":1.0,"top_k":-1,"top_p":1.0},"prompt_logprobs":false,'
-            b'"topk_prompt_logprobs":0,"topk_sample_logprobs":0,"record_stability_info":false,'
-            b'"prompt_alt_tokens_k":0,"type":"sample"}'
-            % (target, seq_id, self.prompt(number), self.output_tokens[number])
+    def request(self, number: int, head: bytes, target: bytes, seq_id: int) -> bytes:
+        """Its whole asample to the sampling session `target`. head: see session.Api.head."""
+        second, first = divmod(number, _PER_ID)
+        body = _REQUEST % (
+            target,
+            seq_id,
+            _FIRST_ID + first,
+            _FIRST_ID + second,
+            self._third,
+            self._filler[: self._bounds[self.prompt_tokens[number] - 3]],
+            self.output_tokens[number],
         )
+        return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+
+    def prompt(self, number: int) -> bytes:
+        """Its ids as JSON without blanks."""
+        second, first = divmod(number, _PER_ID)
+        rest = self._filler[: self._bounds[self.prompt_tokens[number] - 3]]
+        return b"[%d,%d,%d%b]" % (_FIRST_ID + first, _FIRST_ID + second, self._third, rest)
 
     def expect(self, numbers: range) -> list[bytes] | None:
         """The results of these as protobuf writes them, to compare with before looking closer.
@@ -87,12 +105,6 @@ class Samples:
         tokens, logprobs = self._oracle.answer(self.prompt(number), count)
         before, between = _frame(count)
         return b"".join((before, tokens, between, logprobs))
-
-    def prompt(self, number: int) -> bytes:
-        """Its ids as JSON without blanks."""
-        second, first = divmod(number, _PER_ID)
-        rest = self._filler[: self._bounds[self.prompt_tokens[number] - 3]]
-        return b"[%d,%d,%d%b]" % (_FIRST_ID + first, _FIRST_ID + second, self._third, rest)
 
     def check(self, number: int, body: bytes) -> Finding:
         """What is wrong with the result of a sample, if anything is."""
