@@ -23,7 +23,7 @@ from loadgen.outcomes import Traffic
 from loadgen.plan import Plan
 from loadgen.processes import serving
 from loadgen.samples import Samples
-from loadgen.session import Api
+from loadgen.session import Api, whole
 from loadgen.wire import PROTOBUF, address
 
 BAR: Final = 1.5
@@ -114,8 +114,8 @@ async def _floor(plan: Plan) -> float:
     api = Api(where, plan.api_key, Traffic())
     extra = b"x-tinker-request-type: Sample\r\nx-tinker-request-iteration: 0\r\n"
     body = b'{"request_id":"%b","allow_metadata_only":false}' % (b"e" * 41)
-    promise = api.post(b"asample", Samples(plan).request(0, "t", 0))
-    result = api.post(b"retrieve_future", body, PROTOBUF, extra)
+    promise = Samples(plan).request(0, api.head(b"asample"), b"t", 0)
+    result = whole(api.head(b"retrieve_future", PROTOBUF, extra), body)
     requests = (
         promise.replace(b"/api/v1/asample", b"/floor/promise", 1),
         result.replace(b"/api/v1/retrieve_future", b"/floor/result", 1),
@@ -143,6 +143,7 @@ def report(style: str, samples: int, turns: int) -> int:
     """Print the turns and their median; the exit status."""
     import uvloop
 
+    gc.set_threshold(50_000, 20, 100)  # as in a worker
     found = uvloop.run(measure(style, samples, turns))
     for turn in found:
         print(f"{turn.client:7.1f} us a sample, two leanest POSTs {turn.floor:.1f} us")
