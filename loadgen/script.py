@@ -14,7 +14,7 @@ the first one drawn wins. KIND is a fault's name in lower case, or one of the sh
 |---|---|
 | `429`, `500`, `502`, `503` | seconds of a Retry-After header, none without a value |
 | `drip` | seconds that the body takes (10) |
-| `refuse` | seconds without a listener (1); with `A s-B s` the listener is gone for that time |
+| `refuse` | seconds without a listener (1); with a span in seconds it is gone for that time |
 | the others | none |
 
 What is drawn follows from the seed, the prompt, its seed and how often it was seen: the same
