@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from loadgen.arguments import whole
+
+if TYPE_CHECKING:
+    from loadgen.plan import Plan
+    from loadgen.results import Preflight
 
 DOES_NOT_FIT: Final = 2
 LOCAL: Final = ("localhost", "127.", "[::1]", "::1")
@@ -48,27 +52,45 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.set_defaults(run=run, parser=parser)
 
 
+def found_here(
+    plan: Plan,
+    server_pid: int | None = None,
+    *,
+    server_processes: int = 1,
+    upstream_connections: int = 2048,
+) -> Preflight:
+    """The plan against this machine as it is. Raises NoSuchProcess, and OSError without /proc."""
+    from loadgen.limits import read_limits
+    from loadgen.preflight import Setting, preflight
+    from loadgen.wire import address
+
+    local = address(plan.url).host.startswith(LOCAL)
+    setting = Setting(server_processes, upstream_connections, local)
+    return preflight(plan, read_limits(server_pid), setting)
+
+
 def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from loadgen.flags import plan_of
-    from loadgen.limits import NoSuchProcess, read_limits
-    from loadgen.preflight import Setting, lines, preflight
+    from loadgen.limits import NoSuchProcess
+    from loadgen.preflight import lines
     from loadgen.schedule import PlanError
-    from loadgen.wire import address
 
     arguments.stand_in = arguments.url  # plans with a barrier need one; nothing is asked here
     try:
         plan = plan_of(arguments, arguments.url, arguments.style)
-        local = address(arguments.url).host.startswith(LOCAL)
-        limits = read_limits(arguments.server_pid)
+        found = found_here(
+            plan,
+            arguments.server_pid,
+            server_processes=arguments.server_processes,
+            upstream_connections=arguments.upstream_connections,
+        )
     except (PlanError, ValueError, NoSuchProcess) as error:
         arguments.parser.error(str(error))
     except OSError as error:
         print(f"loadgen preflight: {error}", file=sys.stderr)
         return DOES_NOT_FIT
-    setting = Setting(arguments.server_processes, arguments.upstream_connections, local)
-    found = preflight(plan, limits, setting)
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:

@@ -7,7 +7,6 @@ it says where the time goes, not how much there is.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pstats
 import re
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -140,32 +139,26 @@ def _row(function: str, where: str, own: float, within: float) -> ProfileRow:
 # --- several at once ----------------------------------------------------------------------------
 
 
-class Profiles:
-    """What was recorded, and why some was not; complete once the block of `recording` has ended."""
-
-    def __init__(self) -> None:
-        self.profiles: list[Profile] = []
-        self.notes: list[str] = []
-
-
-@contextlib.contextmanager
-def recording(pids: Mapping[str, int]) -> Iterator[Profiles]:
-    """Record these processes, by name (server, client), while the block runs."""
-    found = Profiles()
-    recordings = []
+def started(pids: Mapping[str, int], notes: list[str]) -> list[Recording]:
+    """Record these processes, by name (server, client); why not is a note."""
+    found = []
     for who, pid in pids.items():
         try:
-            recordings.append(Recording(who, pid))
+            found.append(Recording(who, pid))
         except ProfileError as error:
-            found.notes.append(f"no profile: {error}")
-    try:
-        yield found
-    finally:
-        for each in recordings:
-            try:
-                found.profiles.append(each.stop())
-            except ProfileError as error:
-                found.notes.append(f"no profile: {error}")
+            notes.append(f"no profile: {error}")
+    return found
+
+
+def stopped(recordings: Sequence[Recording], notes: list[str]) -> list[Profile]:
+    """End them and read what they recorded; why not is a note."""
+    found = []
+    for each in recordings:
+        try:
+            found.append(each.stop())
+        except ProfileError as error:
+            notes.append(f"no profile: {error}")
+    return found
 
 
 # --- cProfile -----------------------------------------------------------------------------------

@@ -48,10 +48,17 @@ SHORT: Final = {
 }
 KINDS: Final = {fault.name.lower(): fault for fault in Fault} | SHORT
 
+_NAMES: Final = {fault: name for name, fault in SHORT.items()}
+
 _DEFAULTS: Final = {Fault.DRIP: DRIP_S, Fault.REFUSE: REFUSE_S}
 _SPAN: Final = re.compile(
     r"(?P<from_s>\d+(?:\.\d+)?)s-(?:(?P<to_s>\d+(?:\.\d+)?)s)?|#(?P<first>\d+)(?:-#(?P<last>\d+))?"
 )
+
+
+def name_of(fault: Fault) -> str:
+    """As scripts and reports call it."""
+    return _NAMES.get(fault, fault.name.lower())
 
 
 class Injection(NamedTuple):

@@ -8,8 +8,10 @@ from typing import Final
 import msgspec
 
 from loadgen.counts import Counted
+from loadgen.faults import Fault
 from loadgen.measure import Hit
 from loadgen.results import FaultCount
+from loadgen.script import name_of
 from loadgen.wire import Address, address
 
 ANSWER_WITHIN_S: Final = 60.0
@@ -48,9 +50,9 @@ class StandIn:
 
 
 def injected(before: Counted, after: Counted) -> list[FaultCount]:
-    """The faults that were given between two looks, by kind; what came of them is for others."""
+    """The faults that were given between two looks, by kind as in scripts; what came of them is for others."""
     return [
-        FaultCount(kind=kind.lower(), injected=count - before.faults.get(kind, 0))
+        FaultCount(kind=name_of(Fault[kind]), injected=count - before.faults.get(kind, 0))
         for kind, count in sorted(after.faults.items())
         if count > before.faults.get(kind, 0)
     ]

@@ -44,5 +44,5 @@ async def test_injected_faults_are_those_of_the_run() -> None:
         after = await stand_in.counts()
     assert injected(before, after) == [
         FaultCount(kind="html", injected=1),
-        FaultCount(kind="unavailable", injected=2),
+        FaultCount(kind="503", injected=2),
     ]
