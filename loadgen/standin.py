@@ -50,7 +50,7 @@ class StandIn:
 
 
 def injected(before: Counted, after: Counted) -> list[FaultCount]:
-    """The faults that were given between two looks, by kind as in scripts; what came of them is for others."""
+    """The faults given between two looks, named as in scripts; what came of them is for others."""
     return [
         FaultCount(kind=name_of(Fault[kind]), injected=count - before.faults.get(kind, 0))
         for kind, count in sorted(after.faults.items())
