@@ -46,6 +46,7 @@ def command(arguments: argparse.Namespace) -> int:
             style = arguments.style or offered_style(served.url)
             plan = plan_of(arguments, served.url, style)
             parts = served.parts(shown, None if arguments.quiet else _shower(plan))
+            parts = parts._replace(sdk_python=arguments.sdk_python)
             result = uvloop.run(run(plan, parts))
     except (PlanError, ValueError) as error:
         arguments.parser.error(str(error))
