@@ -113,9 +113,13 @@ def _served(arguments: argparse.Namespace) -> Iterator[Served]:
     pinned = arguments.pin and len(cores) > 1
     if pinned:
         os.sched_setaffinity(0, cores[1:])  # what is started inherits it
-    flags = SCENARIOS[arguments.scenario].stand_in
+    scenario = SCENARIOS[arguments.scenario]
+    flags = scenario.stand_in
     if arguments.upstream_args is not None:
         flags = tuple(shlex.split(arguments.upstream_args))
+    barrier = arguments.barrier
+    if scenario.plan.get("barrier", False) if barrier is None else barrier:
+        flags += ("--barrier",)
     upstream = [sys.executable, "-m", "loadgen", "upstream", "--port", "0", *flags]
     with serving(upstream) as stand_in:
         words = shlex.split(arguments.start)
