@@ -11,7 +11,7 @@ N ?= 131072
 FLOOD_ARGS ?=
 SDKS ?=
 
-.PHONY: help setup run test flood test-system sdk-matrix sdk-locks check format lint types
+.PHONY: help setup run test flood load test-system sdk-matrix sdk-locks check format lint types
 .PHONY: protos lock clean
 
 help: ## list the commands
@@ -34,6 +34,16 @@ test: $(STAMP) ## the whole test suite
 
 flood: $(STAMP) ## N samples in flight at once under batched polls, twice (N=131072)
 	@$(BIN)/python -m tests.support.flood --samples $(N) $(FLOOD_ARGS)
+
+SCENARIO ?= burst
+LOAD_ARGS ?=
+load: $(STAMP) ## SCENARIO=burst with N=131072 samples: stand-in, gateway, client, result in build/load
+	@rm -rf build/load/state && mkdir -p build/load
+	@$(BIN)/python -m loadgen run --scenario $(SCENARIO) --samples $(N) --pin \
+	  --start "env ASGI_GATEWAY_CLIENT__SAMPLE_USE_RETRIEVE_FUTURES=true \
+	    ASGI_GATEWAY_STATE__DIR=build/load/state \
+	    $(BIN)/python -m asgi_gateway serve --port 0 --upstream {upstream}" \
+	  --json build/load/$(SCENARIO)-$(N).json $(LOAD_ARGS)
 
 test-system: $(STAMP) ## tests that need Debian packages
 	@$(BIN)/python -m pytest -m system $(PYTEST_ARGS); status=$$?; \

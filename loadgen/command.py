@@ -46,6 +46,7 @@ def command(arguments: argparse.Namespace) -> int:
             style = arguments.style or offered_style(served.url)
             plan = plan_of(arguments, served.url, style)
             parts = served.parts(shown, None if arguments.quiet else _shower(plan))
+            parts = parts._replace(sdk_python=arguments.sdk_python)
             result = uvloop.run(run(plan, parts))
     except (PlanError, ValueError) as error:
         arguments.parser.error(str(error))
@@ -112,9 +113,13 @@ def _served(arguments: argparse.Namespace) -> Iterator[Served]:
     pinned = arguments.pin and len(cores) > 1
     if pinned:
         os.sched_setaffinity(0, cores[1:])  # what is started inherits it
-    flags = SCENARIOS[arguments.scenario].stand_in
+    scenario = SCENARIOS[arguments.scenario]
+    flags = scenario.stand_in
     if arguments.upstream_args is not None:
         flags = tuple(shlex.split(arguments.upstream_args))
+    barrier = arguments.barrier
+    if scenario.plan.get("barrier", False) if barrier is None else barrier:
+        flags += ("--barrier",)
     upstream = [sys.executable, "-m", "loadgen", "upstream", "--port", "0", *flags]
     with serving(upstream) as stand_in:
         words = shlex.split(arguments.start)

@@ -71,7 +71,7 @@ def _told(made: Any, mean: float, least: float) -> Histogram:
     count = made.total_count
     percentiles: dict[str, float | None] = {}
     for percent in PERCENTILES:
-        enough = count * (1 - percent / 100) >= ABOVE
+        enough = count * (100 - percent) >= 100 * ABOVE
         value = made.get_value_at_percentile(percent) / 1000 if enough else None
         percentiles[f"p{percent:g}"] = value
     return Histogram(

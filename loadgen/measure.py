@@ -75,8 +75,9 @@ def stages(plan: Plan, merged: Merged, hits: Hit | None) -> dict[str, Stage]:
     good = merged.named("succeeded")
     if plan.warmup_s and good.any():
         good &= merged.planned >= merged.planned.min() + plan.warmup_s
+    told = good & (merged.accepted > 0)
     found = {
-        "submit": _stage(good, merged.sent, merged.accepted, merged.planned),
+        "submit": _stage(told, merged.sent, merged.accepted, merged.planned),
         "fetch": _stage(good & (merged.fetched > 0), merged.fetched, merged.done),
         "e2e": _stage(good, merged.sent, merged.done, merged.planned),
     }

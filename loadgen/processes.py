@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +17,7 @@ from typing import IO, Final
 
 START_WITHIN_S: Final = 30.0
 STOP_WITHIN_S: Final = 20.0
+PR_SET_PDEATHSIG: Final = 1
 CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 STDERR_SHOWN: Final = 4000
 
@@ -44,6 +48,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
                 start_new_session=True,  # Ctrl-C is for us, who end it in order
+                preexec_fn=die_with_parent,
             )
         except OSError as error:
             raise StartError(f"{command[0]}: {error.strerror}") from error
@@ -98,6 +103,12 @@ class Child:
             if self._process.stdout is not None:
                 self._process.stdout.close()
             self._stderr.close()
+
+
+def die_with_parent() -> None:
+    """In a new child: end when the process that started it ends, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager

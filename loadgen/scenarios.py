@@ -10,7 +10,10 @@ FULL: Final = 131_072
 
 
 class Scenario(NamedTuple):
-    """plan: fields of Plan. stand_in: flags of `loadgen upstream`, where one is started."""
+    """plan: fields of Plan. stand_in: flags of `loadgen upstream`, where one is started.
+
+    A plan with a barrier starts it with one, whatever the flags.
+    """
 
     text: str
     plan: dict[str, Any]
@@ -37,7 +40,6 @@ SCENARIOS: Final = {
     "burst": Scenario(
         "all samples at once, nothing answered upstream until all are accepted",
         {"samples": FULL, "sessions": 4, "barrier": True, "hold_s": 1.0},
-        ("--barrier",),
     ),
     "steady": Scenario(
         "a minute of 500 samples a second, arriving at random, lengths drawn",
@@ -75,6 +77,5 @@ SCENARIOS: Final = {
     "full": Scenario(
         "all samples at once, held in flight for a minute",
         {"samples": FULL, "sessions": 4, "barrier": True, "hold_s": 60.0},
-        ("--barrier",),
     ),
 }

@@ -27,7 +27,12 @@ async def result(style: str, leaks: dict[str, int], **fields: Any) -> Result:
     """A run of 120 samples unless told otherwise."""
     flags = ["--batched"] if style == "futures" else []
     with leaky(leaks, *flags) as url:
-        plan = {"samples": 120, "within_s": 30.0, "output_tokens": EIGHT, "submitters": 1} | fields
+        plan: dict[str, Any] = {
+            "samples": 120,
+            "within_s": 30.0,
+            "output_tokens": EIGHT,
+            "submitters": 1,
+        } | fields
         return await run(Plan(scenario="test", url=url, style=style, **plan), Parts())
 
 
