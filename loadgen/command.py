@@ -19,9 +19,12 @@ from typing import Final, NamedTuple
 import msgspec
 import uvloop
 
+from loadgen import preflight
 from loadgen.flags import plan_of
 from loadgen.fleet import FleetError
+from loadgen.limits import NoSuchProcess
 from loadgen.plan import Plan
+from loadgen.preflight_command import found_here
 from loadgen.processes import StartError, cpu_s_of, serving
 from loadgen.results import Result, encode
 from loadgen.run import Parts, run
@@ -46,11 +49,16 @@ def command(arguments: argparse.Namespace) -> int:
             style = arguments.style or offered_style(served.url)
             plan = plan_of(arguments, served.url, style)
             parts = served.parts(shown, None if arguments.quiet else _shower(plan))
-            parts = parts._replace(sdk_python=arguments.sdk_python)
+            parts = parts._replace(sdk_python=arguments.sdk_python, profile=arguments.profile)
+            checked = found_here(plan, served.pids.get("server"))
+            if not (checked.ok or arguments.no_preflight):
+                print("\n".join(preflight.lines(checked)), file=sys.stderr)
+                return USAGE_ERROR
             result = uvloop.run(run(plan, parts))
+            result.preflight = checked
     except (PlanError, ValueError) as error:
         arguments.parser.error(str(error))
-    except (FleetError, StandInError, StartError, OSError) as error:
+    except (FleetError, NoSuchProcess, StandInError, StartError, OSError) as error:
         print(f"loadgen run: {error}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:

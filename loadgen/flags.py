@@ -73,6 +73,8 @@ def add_run(
     add("--server-pid", type=int, metavar="PID", help="the process behind --url, to measure")
     add("--pin", action="store_true", help="with --start: server on core 0, all else on the others")
     add("--json", metavar="FILE", help="write the result there")
+    add("--profile", action="store_true", help="record the server and a client process by py-spy")
+    add("--no-preflight", action="store_true", help="run although the machine is too small")
     add("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=run, parser=parser)
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from loadgen import measure
+from loadgen.beside import beside
 from loadgen.environment import environment
 from loadgen.fleet import Fleet, FleetError, started
 from loadgen.ledger import Merged
@@ -36,7 +37,8 @@ class Parts(NamedTuple):
     """What a run has besides its plan.
 
     servers: the CPU seconds so far of other processes, by name; the one that is measured is called
-    "server" and has the pid server_pid.
+    "server" and has the pid server_pid. profile: whether it and the first client process are
+    recorded.
     """
 
     command: str = ""
@@ -45,6 +47,7 @@ class Parts(NamedTuple):
     server_pid: int | None = None
     sdk_python: str | None = None
     show: Show | None = None
+    profile: bool = False
 
 
 class Stretches:
@@ -79,9 +82,15 @@ async def run(plan: Plan, parts: Parts) -> Result:
     with tempfile.TemporaryDirectory(prefix="loadgen-") as folder:
         async with started(plan, Path(folder), parts.sdk_python) as fleet:
             stretches = Stretches(parts.servers, fleet)
-            before = machine_cpu_s()
-            await _driven(plan, parts, fleet, stretches)
-            after = machine_cpu_s()
+            async with beside(
+                plan.url,
+                server_pid=parts.server_pid,
+                stand_in=parts.stand_in,
+                profile=_profiled(parts, fleet),
+            ) as watched:
+                before = machine_cpu_s()
+                await _driven(plan, parts, fleet, stretches)
+                after = machine_cpu_s()
             merged, checks = fleet.merged()
             where.versions.update(fleet.versions)
     hits = None if parts.stand_in is None else await parts.stand_in.hits()
@@ -93,10 +102,10 @@ async def run(plan: Plan, parts: Parts) -> Result:
     held_s = sum(phase.seconds for phase in stretches.phases if phase.name == "hold")
     moving_s = max(seconds - held_s, 1e-3)
     outcomes = measure.outcomes(merged)
-    doubled = measure.doubled(plan, merged, hits)
+    doubled = measure.doubled(plan, merged, hits, excused=watched.injected)
     server = _server(plan, parts, stretches.phases)
     reasons = validity(plan, client, server)
-    return Result(
+    result = Result(
         environment=where,
         plan=plan,
         seconds=round(moving_s, 3),
@@ -111,9 +120,18 @@ async def run(plan: Plan, parts: Parts) -> Result:
         client=client,
         server=server,
         upstream=upstream,
-        verdict=judge(reasons, problems(plan, outcomes, doubled, ())),
+        verdict=judge(reasons, problems(plan, outcomes, doubled, watched.faults)),
         notes=merged.problems,
     )
+    return watched.completed(result, fleet.start)
+
+
+def _profiled(parts: Parts, fleet: Fleet) -> dict[str, int]:
+    """The processes to record, by name."""
+    if not parts.profile:
+        return {}
+    known = {} if parts.server_pid is None else {"server": parts.server_pid}
+    return known | {"client": fleet.pids[0]}
 
 
 async def _driven(plan: Plan, parts: Parts, fleet: Fleet, stretches: Stretches) -> None:
