@@ -20,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_upstream(commands)
     add_run(commands, _run)
+    _add_cost(commands)
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
@@ -109,6 +110,24 @@ def _run(arguments: argparse.Namespace) -> int:
     from loadgen.command import command
 
     return command(arguments)
+
+
+def _add_cost(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "cost",
+        help="measure what the client itself costs",
+        description="CPU a sample of the client against two of the leanest POSTs, in turns.",
+    )
+    parser.add_argument("--style", choices=("futures", "future"), default="futures")
+    parser.add_argument("--samples", type=_whole(100), default=10_000, metavar="N")
+    parser.add_argument("--turns", type=_whole(1), default=5, metavar="N")
+    parser.set_defaults(run=_cost)
+
+
+def _cost(arguments: argparse.Namespace) -> int:
+    from loadgen.cost import report
+
+    return report(arguments.style, arguments.samples, arguments.turns)
 
 
 def _upstream(arguments: argparse.Namespace) -> int:
