@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from loadgen import preflight_command, upstream_command
+from loadgen.arguments import whole
 from loadgen.flags import add_run
 
 
@@ -19,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     upstream_command.add_to(commands)
     add_run(commands, _run)
     preflight_command.add_to(commands)
+    _add_cost(commands)
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
@@ -28,6 +30,24 @@ def _run(arguments: argparse.Namespace) -> int:
     from loadgen.command import command
 
     return command(arguments)
+
+
+def _add_cost(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "cost",
+        help="measure what the client itself costs",
+        description="CPU a sample of the client against two of the leanest POSTs, in turns.",
+    )
+    parser.add_argument("--style", choices=("futures", "future"), default="futures")
+    parser.add_argument("--samples", type=whole(100), default=10_000, metavar="N")
+    parser.add_argument("--turns", type=whole(1), default=5, metavar="N")
+    parser.set_defaults(run=_cost)
+
+
+def _cost(arguments: argparse.Namespace) -> int:
+    from loadgen.cost import report
+
+    return report(arguments.style, arguments.samples, arguments.turns)
 
 
 if __name__ == "__main__":

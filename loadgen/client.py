@@ -47,6 +47,7 @@ class Client:
         self._beating: asyncio.Task[None] | None = None
         self._next_row = 0
         self._planned: list[float] = []
+        self._closed = plan.arrivals == "closed"
         self._ended = False
         own = len(list(Path("/proc/self/fd").iterdir()))
         self.check = SelfCheck(self._work, lambda: own + sum(pool.open for pool in self._pools))
@@ -111,11 +112,13 @@ class Client:
         """
         plan, ledger = self.plan, self.ledger
         self.check.start()
-        if plan.arrivals == "closed":
+        if self._closed:
             most = plan.concurrency or plan.samples
             mine = len(range(self.process, most, plan.processes))
-            for _ in range(min(mine, ledger.count)):
-                self._next(start)
+            self._next_row = min(mine, ledger.count)
+            for row in range(self._next_row):
+                ledger.planned[row] = start
+                self._submitter.due(row)
         else:
             self._planned = (planned_s(plan)[self.process :: plan.processes] + start).tolist()
             self._open_loop()
@@ -163,13 +166,6 @@ class Client:
 
     # --- when ------------------------------------------------------------------------------------
 
-    def _next(self, planned: float) -> None:
-        """The next row of a closed loop."""
-        if self._next_row < self.ledger.count:
-            row, self._next_row = self._next_row, self._next_row + 1
-            self.ledger.planned[row] = planned
-            self._submitter.due(row)
-
     def _open_loop(self) -> None:
         """Every row that is due by now, then again when the next one is."""
         time = now()
@@ -185,8 +181,11 @@ class Client:
 
     def _settled(self, sampler: Sampler) -> None:
         self._submitter.ended(sampler)
-        if self._next_row < self.ledger.count and not self._planned:
-            self._next(now())
+        row = self._next_row
+        if self._closed and row < self.ledger.count:
+            self._next_row = row + 1
+            self.ledger.planned[row] = now()
+            self._submitter.due(row)
 
     # --- on the way ------------------------------------------------------------------------------
 

@@ -26,31 +26,21 @@ _BODY: Final = (
 _encode: Final = msgspec.json.encode
 
 
-class _Fetch:
-    """One sample's result on its way here. size: bytes reserved for it, once announced."""
+class _Fetch(msgspec.Struct, gc=False):
+    """One sample's result on its way here. size: bytes reserved for it, once announced.
 
-    __slots__ = (
-        "attempt",
-        "bad",
-        "metadata",
-        "polls",
-        "request_id",
-        "row",
-        "sampler",
-        "sent",
-        "size",
-    )
+    metadata: whether a large result may be announced first. bad: 400s in a row.
+    """
 
-    def __init__(self, row: int, sampler: Sampler, request_id: str, size: int | None) -> None:
-        self.row = row
-        self.sampler = sampler
-        self.request_id = request_id
-        self.size = size or 0
-        self.metadata = not size
-        self.sent = 0.0
-        self.polls = 0
-        self.attempt = 0
-        self.bad = 0
+    row: int
+    sampler: Sampler
+    request_id: str
+    size: int
+    metadata: bool
+    sent: float = 0.0
+    polls: int = 0
+    attempt: int = 0
+    bad: int = 0
 
 
 class Fetcher:
@@ -93,7 +83,7 @@ class Fetcher:
 
     def fetch(self, row: int, sampler: Sampler, request_id: str, size: int | None = None) -> None:
         """size: of the result where the server told it, which spares the metadata."""
-        fetch, line = _Fetch(row, sampler, request_id, size), self._line
+        fetch, line = _Fetch(row, sampler, request_id, size or 0, not size), self._line
         if self._waiting or line.taken >= line.places or line.balance < 0:
             self._again(fetch)
         else:

@@ -52,7 +52,8 @@ class Submitter:
         self._share = share
         self._samples = share.samples
         self._samplers = share.samplers
-        self._stride = share.plan.processes
+        self._first, self._stride = share.process, share.plan.processes
+        self._ledger = share.ledger
         self._sent = share.ledger.sent
         self._traffic = share.traffic
         self._pool = pool
@@ -70,13 +71,16 @@ class Submitter:
 
     def due(self, row: int) -> None:
         """A sample is due: it is sent as soon as the gates let it."""
-        samplers = self._share.samplers
-        sampler = samplers[row % len(samplers)]
+        sampler, line = self._samplers[row % len(self._samplers)], self._line
         if self._in_flight and sampler.in_flight >= self._in_flight:
             self._blocked.setdefault(sampler, deque()).append(row)
             return
         sampler.in_flight += 1
-        self.submit(row)
+        if line.rows or self._backoff_until or line.taken >= line.places or line.balance < 0:
+            line.rows.append(row)
+            self._pump()
+        else:
+            self._send(row, sampler, 1)
 
     def ended(self, sampler: Sampler) -> None:
         """One of a sampler's samples has its outcome."""
@@ -85,14 +89,9 @@ class Submitter:
             self.due(blocked.popleft())
 
     def submit(self, row: int) -> None:
-        """Send what was counted in flight before: for the first time, or again after 410."""
-        line = self._line
-        if line.rows or self._backoff_until or line.taken >= line.places or line.balance < 0:
-            line.rows.append(row)
-            self._pump()
-        else:
-            line.taken += 1
-            self._send(row, 1)
+        """Send what was counted in flight before: again after a pause, or after 410."""
+        self._line.rows.append(row)
+        self._pump()
 
     def _pump(self) -> None:
         """Start what may start."""
@@ -113,8 +112,8 @@ class Submitter:
             if factor > 1 and line.taken >= rules.SUBMITS_IN_BACKOFF:
                 self._resume_at(self._backoff_until, now())
                 return
-            line.taken += 1
-            self._send(line.rows.popleft(), factor)
+            row = line.rows.popleft()
+            self._send(row, self._samplers[row % len(self._samplers)], factor)
 
     def _resume_at(self, due: float, time: float) -> None:
         if self._resume is None:
@@ -124,44 +123,37 @@ class Submitter:
         self._resume = None
         self._pump()
 
-    def _send(self, row: int, factor: int) -> None:
-        share, samples = self._share, self._samples
-        number = share.process + row * self._stride
-        sampler = self._samplers[row % len(self._samplers)]
+    def _send(self, row: int, sampler: Sampler, factor: int) -> None:
+        samples, line = self._samples, self._line
+        number = self._first + row * self._stride
         again = self._again.get(row) if self._again else None
         seq_id = sampler.next_seq_id() if again is None else again.seq_id
-        estimate = rules.BYTES_PER_TOKEN * samples.prompt_tokens[number]
-        cost = estimate * factor
-        self._line.balance -= cost
+        cost = rules.BYTES_PER_TOKEN * samples.prompt_tokens[number] * factor
+        line.taken += 1
+        line.balance -= cost
         request = samples.request(number, self._head, sampler.target_bytes, seq_id)
         if not self._sent[row]:
             self._sent[row] = now()
         self._traffic.submits += 1
-        self._pool.ask(request, partial(self._answered, row, sampler, seq_id, cost, estimate))
+        self._pool.ask(request, partial(self._answered, row, sampler, seq_id, cost))
 
     def _answered(
-        self,
-        row: int,
-        sampler: Sampler,
-        seq_id: int,
-        cost: int,
-        estimate: int,
-        status: int,
-        _: bytes,
-        body: bytes,
+        self, row: int, sampler: Sampler, seq_id: int, cost: int, status: int, _: bytes, body: bytes
     ) -> None:
         line = self._line
         line.taken -= 1
         line.balance += cost
         if status != 200:
-            self._not_promised(row, sampler, seq_id, estimate, status, body)
-        elif (request_id := self._promised(row, sampler, body)) is not None:
-            self._accepted(row, sampler, request_id)
+            self._not_promised(row, sampler, seq_id, status, body)
+        else:
+            if self._again:
+                self._again.pop(row, None)
+            self._promised(row, sampler, body)
         if line.rows:
             self._pump()
 
     def _not_promised(
-        self, row: int, sampler: Sampler, seq_id: int, estimate: int, status: int, body: bytes
+        self, row: int, sampler: Sampler, seq_id: int, status: int, body: bytes
     ) -> None:
         step = rules.submit(status, len(body))
         if step is Step.FATAL:
@@ -171,7 +163,7 @@ class Submitter:
         self._share.retried(rules.retry_class(status))
         again = self._again.setdefault(row, _Again(seq_id, now()))
         if step is Step.PAUSE_ALL:
-            self._pause_all(estimate)
+            self._pause_all(row)
             self._line.rows.appendleft(row)
             return
         wait_s = rules.backoff_s(again.attempt)
@@ -180,30 +172,28 @@ class Submitter:
             del self._again[row]  # it starts over with a seq_id of its own
         self._loop.call_later(wait_s, self.submit, row)
 
-    def _pause_all(self, estimate: int) -> None:
+    def _pause_all(self, row: int) -> None:
+        estimate = rules.BYTES_PER_TOKEN * self._samples.prompt_tokens[self._share.number(row)]
         self._paused_until = max(self._paused_until, now() + rules.pause_s(estimate))
         self._backoff_until = self._paused_until + rules.BACKOFF_LASTS_S
 
-    def _promised(self, row: int, sampler: Sampler, body: bytes) -> str | None:
-        """The id, noted in the ledger; None where the reply is none that the SDK takes."""
-        if self._again:
-            self._again.pop(row, None)
+    def _promised(self, row: int, sampler: Sampler, body: bytes) -> None:
         try:
             promise = _promise.decode(body)
         except msgspec.MsgspecError:
             self._refuse(row, sampler, "reply", body)
-            return None
+            return
         if len(promise.sample_sequence_ids) != 1:
             self._refuse(row, sampler, "sequence_ids", body)
-            return None
-        ledger, request_id = self._share.ledger, promise.request_id
+            return
+        ledger, request_id = self._ledger, promise.request_id
         if ledger.ids[row] is None:
             ledger.ids[row] = request_id
             ledger.accepted_count += 1
         else:
             ledger.named(row, request_id)
         ledger.accepted[row] = now()
-        return request_id
+        self._accepted(row, sampler, request_id)
 
     def _refuse(self, row: int, sampler: Sampler, why: str, body: bytes) -> None:
         shown = body[:200].decode("utf-8", "replace")

@@ -137,7 +137,9 @@ class Wire(asyncio.Protocol):
                 if self.timer is not None:
                     self.timer.cancel()
                     self.timer = None
-                pool.free(self)
+                pool.idle.append(self)
+                if pool.waiting:
+                    pool.ask(*pool.waiting.popleft())
                 done(head[0], head[1], data[end:])
                 return
             self._message = _Message()
@@ -201,7 +203,8 @@ class Pool:
     """Connections to one server, all with one limit on how long an answer may take.
 
     At most `size` requests are under way, the others wait in order; 0 for no bound. Connections
-    come from the source addresses in turn, where there are any.
+    come from the source addresses in turn, where there are any. `idle`, `waiting` and `received`
+    are for the connections.
     """
 
     def __init__(
@@ -220,9 +223,9 @@ class Pool:
         self._within_s = within_s
         self._size = size
         self._sources: Iterator[str | None] = cycle(sources or [None])
-        self._idle: list[Wire] = []
+        self.idle: list[Wire] = []
         self._all: dict[Wire, None] = {}
-        self._waiting: deque[tuple[bytes, Done, Limit | None]] = deque()
+        self.waiting: deque[tuple[bytes, Done, Limit | None]] = deque()
         self._connecting = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost = 0
@@ -232,7 +235,7 @@ class Pool:
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def __repr__(self) -> str:
-        return f"<Pool {len(self._all)} open, {len(self._waiting)} waiting>"
+        return f"<Pool {len(self._all)} open, {len(self.waiting)} waiting>"
 
     @property
     def open(self) -> int:
@@ -244,7 +247,7 @@ class Pool:
 
         limit: one of its own, shorter than the pool's, from when it is sent.
         """
-        idle = self._idle
+        idle = self.idle
         while idle:
             wire = idle.pop()
             transport = wire.transport
@@ -256,14 +259,14 @@ class Pool:
                 self.sent += len(request)
                 transport.write(request)
                 return
-        self._waiting.append((request, done, limit))
+        self.waiting.append((request, done, limit))
         self._connect_some()
 
     def free(self, wire: Wire) -> None:
         """A connection got its answer."""
-        self._idle.append(wire)
-        if self._waiting:
-            self.ask(*self._waiting.popleft())
+        self.idle.append(wire)
+        if self.waiting:
+            self.ask(*self.waiting.popleft())
 
     def forget(self, wire: Wire) -> None:
         """A connection is of no use any more."""
@@ -275,7 +278,7 @@ class Pool:
     def close(self) -> None:
         """Abort every connection; requests under way are told nothing."""
         self._closed = True
-        self._waiting.clear()
+        self.waiting.clear()
         self._sweeper.cancel()
         for task in self._tasks:
             task.cancel()
@@ -294,7 +297,7 @@ class Pool:
         """As many as wait, within the bounds of the pool and of connects at once."""
         while (
             not self._closed
-            and self._connecting < min(len(self._waiting), CONNECTS_AT_ONCE)
+            and self._connecting < min(len(self.waiting), CONNECTS_AT_ONCE)
             and (not self._size or len(self._all) + self._connecting < self._size)
         ):
             self._connecting += 1
@@ -314,8 +317,8 @@ class Pool:
             )
         except OSError:
             self._connecting -= 1
-            if self._waiting:
-                self._waiting.popleft()[1](DROPPED, b"", b"")
+            if self.waiting:
+                self.waiting.popleft()[1](DROPPED, b"", b"")
             self._connect_some()
             return
         self._connecting -= 1
