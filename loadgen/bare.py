@@ -24,6 +24,9 @@ _PROTOBUF: Final = b"application/x-protobuf"
 _ID: Final = b"e0123456789abcdef0123456789abcdef%08d"
 """As long as our gateway's."""
 
+REPORT_S: Final = 0.01
+"""Completions are gathered for so long."""
+
 _CONFIG: Final = b'{"sample_use_retrieve_futures":%b}'
 _PROMISE: Final = b'{"request_id":"%b","sample_sequence_ids":["%b-0"]}'
 _HEAD: Final = (
@@ -43,18 +46,21 @@ class Bare:
         self._held: list[Connection] = []
         self._cursor = 0
         self._result = b""
+        self._timer: asyncio.TimerHandle | None = None
 
     def answer(self, connection: Connection, path: bytes, body: bytes) -> None:
         if path == b"/api/v1/asample":
             connection.respond(self._promise(body))
-            self._report()
+            self._report_soon()
         elif path == b"/api/v1/retrieve_future":
             key = msgspec.json.decode(body)["request_id"].encode()
             connection.respond(self._results.pop(key), _PROTOBUF)
         elif path == b"/api/v1/retrieve_futures":
             self._held.append(connection)
-            if msgspec.json.decode(body).get("timeout") == 0 or self._unreported:
-                self._report_to_all()
+            if msgspec.json.decode(body).get("timeout") == 0:
+                self._report()
+            else:
+                self._report_soon()
         elif path == b"/floor/promise":
             self._result = _result(body)
             connection.respond(_PROMISE % (_ID % 0, _ID % 0))
@@ -73,11 +79,15 @@ class Bare:
         self._unreported.append(key)
         return _PROMISE % (key, key)
 
-    def _report(self) -> None:
-        if self._held and len(self._unreported) >= 64:
-            self._report_to_all()
+    def _report_soon(self) -> None:
+        if self._timer is None and self._held and self._unreported:
+            self._timer = asyncio.get_running_loop().call_later(REPORT_S, self._report)
 
-    def _report_to_all(self) -> None:
+    def _report(self) -> None:
+        """To every held poll."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         keys, self._unreported = self._unreported, []
         self._cursor += len(keys)
         completions = [

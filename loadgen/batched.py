@@ -94,12 +94,14 @@ class Poller:
             self._twins.setdefault(request_id, []).append(row)
         else:
             self._waiting[request_id] = row
-            self._wake()
+            if not self._busy:
+                self._wake()
 
     def retrieved(self, request_id: str) -> None:
         """A result is here and can be acknowledged."""
         self._retrieved[request_id] = None
-        self._wake()
+        if not self._busy:
+            self._wake()
 
     def _wake(self) -> None:
         if not self._busy and not self.done:

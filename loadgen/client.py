@@ -77,7 +77,6 @@ class Client:
             share,
             self._pool(SUBMIT_WITHIN_S, size=plan.submitters),
             in_flight=0 if batched else self.flags.sample_max_concurrent_requests,
-            accepted=self._accepted_batched if batched else self._accepted,
             refused=lambda _, sampler: self._settled(sampler),
         )
         places = plan.fetchers if batched else UNBOUNDED
@@ -89,6 +88,7 @@ class Client:
             ended=self._fetched_batched if batched else self._fetched,
             gone=self._submitter.submit,
         )
+        self._submitter.accepted = self._accepted_batched if batched else self._fetcher.fetch
         if batched:
             pool = self._pool(plan.poll_timeout_s)
             self._pollers = {
@@ -188,9 +188,6 @@ class Client:
             self._submitter.due(row)
 
     # --- on the way ------------------------------------------------------------------------------
-
-    def _accepted(self, row: int, sampler: Sampler, request_id: str) -> None:
-        self._fetcher.fetch(row, sampler, request_id)
 
     def _accepted_batched(self, row: int, sampler: Sampler, request_id: str) -> None:
         self._pollers[sampler].accepted(row, request_id)

@@ -34,7 +34,10 @@ class _Again:
 
 
 class Submitter:
-    """Takes rows as they are due; tells each id to `accepted`, or the ledger why there is none."""
+    """Takes rows as they are due; tells each id to `accepted`, or the ledger why there is none.
+
+    accepted: to be set; told row, sampler and request id.
+    """
 
     def __init__(
         self,
@@ -42,12 +45,11 @@ class Submitter:
         pool: Pool,
         *,
         in_flight: int,
-        accepted: Callable[[int, Sampler, str], None],
         refused: Callable[[int, Sampler], None],
     ) -> None:
         """in_flight: samples of one sampler at a time, 0 for no bound.
 
-        accepted: told row, sampler and request id. refused: told of a row that has its outcome.
+        refused: told of a row that has its outcome.
         """
         self._share = share
         self._samples = share.samples
@@ -58,7 +60,7 @@ class Submitter:
         self._traffic = share.traffic
         self._pool = pool
         self._in_flight = in_flight
-        self._accepted = accepted
+        self.accepted: Callable[[int, Sampler, str], None] = _nobody
         self._refused = refused
         self._head = share.api.head(b"asample")
         self._line = Line(share.plan.submitters, share.flags.sample_dispatch_bytes_semaphore_size)
@@ -193,12 +195,16 @@ class Submitter:
         else:
             ledger.named(row, request_id)
         ledger.accepted[row] = now()
-        self._accepted(row, sampler, request_id)
+        self.accepted(row, sampler, request_id)
 
     def _refuse(self, row: int, sampler: Sampler, why: str, body: bytes) -> None:
         shown = body[:200].decode("utf-8", "replace")
         self._share.ledger.fail(row, f"refused.{why}", now(), shown)
         self._refused(row, sampler)
+
+
+def _nobody(row: int, sampler: Sampler, request_id: str) -> None:
+    raise RuntimeError(f"nobody waits for {request_id}, row {row} of {sampler!r}")
 
 
 _promise: Final = msgspec.json.Decoder(_Promise)
