@@ -14,7 +14,7 @@ SDKS ?=
 CASES ?=
 REASON ?=
 
-.PHONY: help setup run test flood bench test-system instructions instructions-record
+.PHONY: help setup run test flood load bench test-system instructions instructions-record
 .PHONY: sdk-matrix sdk-locks check format lint types
 .PHONY: protos lock clean
 
@@ -38,6 +38,16 @@ test: $(STAMP) ## the whole test suite
 
 flood: $(STAMP) ## N samples in flight at once under batched polls, twice (N=131072)
 	@$(BIN)/python -m tests.support.flood --samples $(N) $(FLOOD_ARGS)
+
+SCENARIO ?= burst
+LOAD_ARGS ?=
+load: $(STAMP) ## SCENARIO=burst with N=131072 samples: stand-in, gateway, client, result in build/load
+	@rm -rf build/load/state && mkdir -p build/load
+	@$(BIN)/python -m loadgen run --scenario $(SCENARIO) --samples $(N) --pin \
+	  --start "env ASGI_GATEWAY_CLIENT__SAMPLE_USE_RETRIEVE_FUTURES=true \
+	    ASGI_GATEWAY_STATE__DIR=build/load/state \
+	    $(BIN)/python -m asgi_gateway serve --port 0 --upstream {upstream}" \
+	  --json build/load/$(SCENARIO)-$(N).json $(LOAD_ARGS)
 
 bench: $(STAMP) ## every figure, its floor and its target (BENCH_ARGS="--quick --json FILE")
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

@@ -7,6 +7,8 @@ answer is the beginning of a longer one. Rules a test can rely on:
 - No seed is the seed `DEFAULT_SEED`. Greedy (temperature below 1e-5) ignores seed and index.
 - EOS is never generated, with one exception made for tests: after a prompt whose last id is EOS,
   the answer is three ordinary tokens and then EOS, unless `ignore_eos` is set.
+- Where lengths are drawn (see `lengths`), an answer that has fewer tokens than `max_tokens` ends
+  with "stop", without an EOS; `ignore_eos` asks for all of them.
 - The generated ids lie below `vocab - 1000`; the ids above are for faults (see `faults`).
 - Logprobs are negative and float32-representable. At one position in four the chosen token is the
   most likely one; under greedy always.
@@ -20,11 +22,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from loadgen.candidates import Candidate, candidates
+from loadgen.lengths import Lengths
 from loadgen.tape import (
-    FAULT_RANGE,
     LOGPROBS,
-    TOP_LOGPROBS_CAP,
-    Tape,
     eos_id,
     key_of,
     positions,
@@ -43,14 +44,6 @@ MAX_TOKENS: Final = 16
 
 _GREEDY: Final = b"greedy"
 _PROMPT: Final = b"prompt"
-
-
-class Candidate(NamedTuple):
-    """One token at one position. Rank 1 is the most likely."""
-
-    token_id: int
-    logprob: float
-    rank: int
 
 
 class Sample(NamedTuple):
@@ -188,10 +181,12 @@ def sample(
     choice: int = 0,
     temperature: float = 1.0,
     vocab: int = VOCAB,
+    lengths: Lengths | None = None,
 ) -> Sample:
     """One choice, stop rules applied. `max_tokens` is taken as already inside the context."""
     drawn = tape(vocab)
     key = _key(prompt, model, seed, choice, temperature)
+    max_tokens, finish = drawn_limit(lengths, key, max_tokens, ignore_eos=ignore_eos)
     on_tape = list(positions(key, max_tokens))
     ids = [drawn.ids[p] for p in on_tape]
     if ends_with_eos(prompt, max_tokens, ignore_eos=ignore_eos, vocab=vocab):
@@ -207,9 +202,20 @@ def sample(
         token_ids=ids[: end.kept],
         logprobs=[LOGPROBS[drawn.logprob_indexes[p]] for p in on_tape[: end.kept]],
         text=decode(ids[: end.shown], vocab=vocab)[: end.text_cut],
-        finish_reason=end.finish_reason,
+        finish_reason=finish if end.finish_reason == "length" else end.finish_reason,
         stop_reason=end.stop_reason,
     )
+
+
+def drawn_limit(
+    lengths: Lengths | None, key: bytes, limit: int, *, ignore_eos: bool, min_tokens: int = 0
+) -> tuple[int, str]:
+    """The tokens that an answer of at most `limit` has, and why it ends there."""
+    if lengths is not None and not ignore_eos:
+        count = max(lengths.draw(key), min_tokens)
+        if count < limit:
+            return count, "stop"
+    return limit, "length"
 
 
 def ends_with_eos(
@@ -299,36 +305,6 @@ def _first_stop_string(
         if best is None or token < best[0]:
             best = (token, start, string)
     return best
-
-
-def candidates(
-    drawn: Tape, position: int, *, token_id: int, k: int, greedy: bool = False
-) -> list[Candidate]:
-    """The chosen token at a tape position, then the k most likely ones without it.
-
-    The ranked ones take neighbouring values of the descending logprob table, on the side that
-    agrees with the chosen token's rank.
-    """
-    index = drawn.logprob_indexes[position]
-    rank = 1 if greedy else drawn.ranks[position]
-    found = [Candidate(token_id, LOGPROBS[index], rank)]
-    if k == 0:
-        return found
-    ordinary = drawn.vocab - FAULT_RANGE
-    start = drawn.alternative_starts[position]
-    others = (
-        other
-        for other in ((start + step) % ordinary for step in range(TOP_LOGPROBS_CAP + 1))
-        if other != token_id
-    )
-    if rank == 1:
-        ranked = enumerate(islice(others, k - 1), 2)
-        found += [Candidate(other, LOGPROBS[index + r - 1], r) for r, other in ranked]
-    else:
-        ranked = enumerate(islice(others, k), 1)
-        above = index - TOP_LOGPROBS_CAP - 1
-        found += [Candidate(other, LOGPROBS[above + r], r) for r, other in ranked]
-    return found
 
 
 def _key(

@@ -2,6 +2,10 @@
 
 What most requests ask for (no logprobs, or the chosen token's) is cut from the tape. The rest
 (alternatives, the EOS rule) is written position by position. Both must agree; a test compares.
+
+A lean body holds what a gateway needs, 26 of some 84 bytes a token: `text` is empty, and so are
+`text_offset`, `tokens` and `top_logprobs`; the prompt is not echoed. Requests for alternatives and
+prompts under the EOS rule get a full one.
 """
 
 from __future__ import annotations
@@ -16,14 +20,16 @@ from loadgen.answers import (
     EOS_AFTER,
     GREEDY_BELOW,
     Ending,
-    candidates,
     decode,
     draw_name,
+    drawn_limit,
     ending,
     ends_with_eos,
     prompt_key,
     token_text,
 )
+from loadgen.candidates import candidates
+from loadgen.lengths import Lengths
 from loadgen.request import Asked, Job
 from loadgen.tape import LOGPROBS_JSON, Tape, key_of, positions, slices
 
@@ -47,6 +53,17 @@ _BODY: Final = (
 _encode: Final = msgspec.json.encode
 
 
+class Style(NamedTuple):
+    """How answers are written. lengths: None for as many tokens as asked for."""
+
+    lean: bool = False
+    lengths: Lengths | None = None
+
+
+EXACT: Final = Style()
+"""As vLLM writes it, with as many tokens as asked for."""
+
+
 class Answer(NamedTuple):
     """A body and the token counts in it."""
 
@@ -65,7 +82,7 @@ class _Generated(NamedTuple):
     end: Ending
 
 
-def answer(job: Job, tape: Tape, *, request_id: str, created: int) -> Answer:
+def answer(job: Job, tape: Tape, style: Style = EXACT, *, request_id: str, created: int) -> Answer:
     """The whole body. `created` is in seconds since the epoch."""
     asked = job.asked
     model = job.model.encode()
@@ -77,10 +94,10 @@ def answer(job: Job, tape: Tape, *, request_id: str, created: int) -> Answer:
         prompt_logprobs = b"null"
         if asked.prompt_logprobs is not None:
             prompt_logprobs = _prompt_logprobs(tape, prompt, base, asked.prompt_logprobs)
-        shown = echo if asked.return_token_ids else b"null"
+        shown = echo if asked.return_token_ids and not style.lean else b"null"
         for choice in range(asked.n):
             draw = draw_name(seed=asked.seed, choice=choice, temperature=job.temperature)
-            made = _generate(job, tape, prompt, limit, key_of(base, draw))
+            made = _generate(job, tape, style, prompt, limit, key_of(base, draw))
             generated += made.kept
             choices.append(
                 _CHOICE
@@ -108,24 +125,34 @@ def answer(job: Job, tape: Tape, *, request_id: str, created: int) -> Answer:
     return Answer(body, prompt_tokens, generated)
 
 
-def _generate(job: Job, tape: Tape, prompt: list[int], limit: int, key: bytes) -> _Generated:
+def _generate(
+    job: Job, tape: Tape, style: Style, prompt: list[int], limit: int, key: bytes
+) -> _Generated:
     asked = job.asked
+    limit, finish = drawn_limit(
+        style.lengths, key, limit, ignore_eos=asked.ignore_eos, min_tokens=asked.min_tokens
+    )
     eos = ends_with_eos(
         prompt, limit, ignore_eos=asked.ignore_eos, min_tokens=asked.min_tokens, vocab=tape.vocab
     )
     if eos or asked.logprobs:
-        return _position_by_position(job, tape, limit, key, eos=eos)
-    end = Ending(limit, limit, None, "length", None)
+        return _position_by_position(job, tape, limit, key, finish, eos=eos)
+    end = Ending(limit, limit, None, finish, None)
     if job.stop or job.stop_token_ids:
-        end = _ending(job, tape, [tape.ids[p] for p in positions(key, limit)])
+        end = _ending(job, tape, [tape.ids[p] for p in positions(key, limit)], finish)
     ranges = slices(key, end.kept)
-    if end.finish_reason == "length":
+    if style.lean:
+        text = b""
+    elif end.shown == end.kept and end.text_cut is None:
         text = tape.text(ranges)
     else:
         text = _cut_text(asked, tape, [tape.ids[p] for p in positions(key, end.shown)], end)
     ids = b"[%b]" % tape.ids_json.cut(ranges) if asked.return_token_ids else b"null"
     logprobs = b"null"
     if asked.logprobs is not None:
+        if style.lean:
+            logprobs = _LOGPROBS % (b"[]", tape.logprobs_json.cut(ranges), b"", b"")
+            return _Generated(end.kept, text, ids, logprobs, end)
         as_ids = bool(asked.return_tokens_as_token_ids)
         logprobs = _LOGPROBS % (
             _encode(tape.offsets(ranges, as_ids=as_ids)),
@@ -136,9 +163,10 @@ def _generate(job: Job, tape: Tape, prompt: list[int], limit: int, key: bytes) -
     return _Generated(end.kept, text, ids, logprobs, end)
 
 
-def _ending(job: Job, tape: Tape, ids: list[int]) -> Ending:
+def _ending(job: Job, tape: Tape, ids: list[int], finish: str) -> Ending:
+    """`finish` is the reason where no stop rule ends the answer."""
     asked = job.asked
-    return ending(
+    end = ending(
         ids,
         stop=job.stop,
         stop_token_ids=job.stop_token_ids,
@@ -148,6 +176,7 @@ def _ending(job: Job, tape: Tape, ids: list[int]) -> Ending:
         skip_special=asked.skip_special_tokens,
         vocab=tape.vocab,
     )
+    return end._replace(finish_reason=finish) if end.finish_reason == "length" else end
 
 
 def _cut_text(asked: Asked, tape: Tape, shown: Sequence[int], end: Ending) -> bytes:
@@ -155,12 +184,14 @@ def _cut_text(asked: Asked, tape: Tape, shown: Sequence[int], end: Ending) -> by
     return _encode(text[: end.text_cut])[1:-1]
 
 
-def _position_by_position(job: Job, tape: Tape, limit: int, key: bytes, *, eos: bool) -> _Generated:
+def _position_by_position(
+    job: Job, tape: Tape, limit: int, key: bytes, finish: str, *, eos: bool
+) -> _Generated:
     asked = job.asked
     ids = [tape.ids[p] for p in positions(key, limit)]
     if eos:
         ids[EOS_AFTER:] = [tape.eos]
-    end = _ending(job, tape, ids)
+    end = _ending(job, tape, ids, finish)
     del ids[end.kept :]
     text = _cut_text(asked, tape, ids[: end.shown], end)
     ids_json = _encode(ids) if asked.return_token_ids else b"null"

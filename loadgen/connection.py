@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections import deque
 from http import HTTPStatus
 from typing import Final, NamedTuple, Protocol, cast
@@ -15,6 +16,11 @@ BACKLOG_CAP: Final = 64
 
 ONE_WRITE_BYTES: Final = 1 << 16
 """Up to this size, copying head and body together costs less than a second write."""
+
+FLUSH_S: Final = 0.02
+"""What was written to a reset connection has so long to go out; uvloop writes at a turn's end."""
+
+DRIP_EVERY_S: Final = 0.1
 
 JSON: Final = "application/json"
 
@@ -50,8 +56,8 @@ class Connection(asyncio.Protocol):
     """Parses requests and hands them on one at a time.
 
     The application answers each request it is handed exactly once, now or later, with `respond`,
-    `respond_half` or `drop`. Work is never started inside the parser's callbacks: an error there
-    would look like a malformed request.
+    `respond_half`, `respond_slowly`, `drop` or `reset`. Work is never started inside the parser's
+    callbacks: an error there would look like a malformed request.
     """
 
     __slots__ = (
@@ -172,25 +178,61 @@ class Connection(asyncio.Protocol):
         headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Answer the current request; closes if the client asked for that."""
-        keep_alive = self._current is not None and self._current.keep_alive
+        keep_alive = self._keep_alive
         head = self._head(status, body, content_type, headers, keep_alive=keep_alive)
-        self._current = None
         if len(body) <= ONE_WRITE_BYTES:
             self._transport.write(head + body)
         else:
             self._transport.write(head)
             self._transport.write(body)
+        self._answered(keep_alive=keep_alive)
+
+    def respond_half(self, status: int, body: bytes, *, reset: bool = False) -> None:
+        """Promise the whole body, send half of it and close, or reset the connection."""
+        head = self._head(status, body, JSON, (), keep_alive=True)
+        self._transport.write(head + body[: len(body) // 2])
+        if reset:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(FLUSH_S, self.reset)
+        else:
+            self._current = None
+            self._transport.close()
+
+    def respond_slowly(self, status: int, body: bytes, seconds: float) -> None:
+        """Send the body in pieces of one size spread over this time, unless the client leaves."""
+        pieces = max(1, round(seconds / DRIP_EVERY_S))
+        self._transport.write(self._head(status, body, JSON, (), keep_alive=self._keep_alive))
+        self._drip(body, max(1, -(-len(body) // pieces)), seconds / pieces)
+
+    def _drip(self, body: bytes, size: int, every_s: float) -> None:
+        if self._transport.is_closing():
+            return
+        self._transport.write(body[:size])
+        if len(body) > size:
+            loop = asyncio.get_running_loop()
+            loop.call_later(every_s, self._drip, body[size:], size, every_s)
+            return
+        self._answered(keep_alive=self._keep_alive)
+        self.advance()
+
+    @property
+    def _keep_alive(self) -> bool:
+        return self._current is not None and self._current.keep_alive
+
+    def _answered(self, *, keep_alive: bool) -> None:
+        self._current = None
         if not keep_alive:
             self._transport.close()
         elif not self._queue:
             self._application.idle(self)
 
-    def respond_half(self, status: int, body: bytes) -> None:
-        """Promise the whole body, send half of it and close."""
-        head = self._head(status, body, JSON, (), keep_alive=True)
+    def reset(self) -> None:
+        """Close with RST, as a killed process's socket or a proxy out of patience does."""
         self._current = None
-        self._transport.write(head + body[: len(body) // 2])
-        self._transport.close()
+        raw = self._transport.get_extra_info("socket")
+        if raw is not None and not self._transport.is_closing():
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
 
     def drop(self) -> None:
         """Close without an answer; what was already written still goes out."""

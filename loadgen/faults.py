@@ -1,8 +1,8 @@
-"""Faults that a prompt asks for by its first id, when the server runs with --faults.
+"""What can go wrong on purpose. A script asks for it (see `script`), or a prompt by its first id.
 
 The clients under test cannot send the stand-in a header or a field of its own, but they choose
-the prompt. Fault `k` belongs to prompts whose first id is `vocab - 1000 + k` (150936 + k with the
-default vocabulary):
+the prompt. With --faults prompt, fault `k` belongs to prompts whose first id is `vocab - 1000 + k`
+(150936 + k with the default vocabulary):
 
 | k | name | what happens |
 |---|---|---|
@@ -21,22 +21,28 @@ default vocabulary):
 | 12 | PLAIN_ERROR | 500, plain text |
 | 13 | RATE_LIMITED | 429, JSON, Retry-After: 1 |
 | 14 | NAN_LOGPROBS | 400, JSON: vLLM's answer when a logprob is NaN, no fault of the request |
+| 15 | RESET_BEFORE | connection reset (RST) before a byte of the answer |
+| 16 | RESET_BODY | connection reset (RST) after half the body |
+| 17 | BAD_GATEWAY | 502, plain text, as a proxy without a worker |
+| 18 | TRUNCATED | 200, half of the JSON under a content-length that agrees with it |
+| 19 | DRIP | 200, the body in small pieces over 10 s |
+| 20 | NAN_VALUE | 200, a bare `NaN` for the middle logprob, in both arrays |
+| 21 | REFUSE | connection closed, and new ones refused for 1 s |
 
-6, 7 and 11 leave a body without logprobs as it is. A fault happens after the delay, where the
+6, 7, 11 and 20 leave a body without logprobs as it is. A fault happens after the delay, where the
 right answer would have been given; requests that are refused at the door keep their refusal.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import msgspec
-
-from loadgen.body import Answer, answer
 from loadgen.errors import error_json
-from loadgen.request import Job
-from loadgen.tape import FAULT_RANGE, Tape
+from loadgen.tape import FAULT_RANGE
+
+DRIP_S: Final = 10.0
+REFUSE_S: Final = 1.0
 
 
 class Fault(IntEnum):
@@ -57,6 +63,13 @@ class Fault(IntEnum):
     PLAIN_ERROR = 12
     RATE_LIMITED = 13
     NAN_LOGPROBS = 14
+    RESET_BEFORE = 15
+    RESET_BODY = 16
+    BAD_GATEWAY = 17
+    TRUNCATED = 18
+    DRIP = 19
+    NAN_VALUE = 20
+    REFUSE = 21
 
 
 class Canned(NamedTuple):
@@ -65,7 +78,6 @@ class Canned(NamedTuple):
     status: int
     body: bytes
     content_type: str = "application/json"
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 CANNED: Final = {
@@ -102,23 +114,12 @@ CANNED: Final = {
         200, b"<!doctype html><title>Sign in</title><p>Sign in to go on.</p>\n", "text/html"
     ),
     Fault.PLAIN_ERROR: Canned(500, b"Internal Server Error", "text/plain; charset=utf-8"),
+    Fault.BAD_GATEWAY: Canned(502, b"Bad Gateway", "text/plain; charset=utf-8"),
     Fault.RATE_LIMITED: Canned(
         429,
         error_json("Too many requests", status=429, kind="RateLimitError"),
-        headers=(("retry-after", "1"),),
     ),
 }
-
-DAMAGES: Final = frozenset(
-    (
-        Fault.NULL_LOGPROB,
-        Fault.NO_LOGPROBS,
-        Fault.CHOICE_MISSING,
-        Fault.ABORTED,
-        Fault.LOGPROB_MISSING,
-    )
-)
-"""Faults that are the right answer with a part changed."""
 
 
 def fault_base(vocab: int) -> int:
@@ -135,35 +136,3 @@ def fault_of(first_id: int, vocab: int) -> Fault | None:
     """The fault that a prompt with this first id asks for."""
     offset = first_id - fault_base(vocab)
     return Fault(offset) if 0 <= offset < len(Fault) else None
-
-
-def damaged(job: Job, tape: Tape, fault: Fault, *, request_id: str, created: int) -> Answer:
-    """The right answer with this fault in it. Speed is no aim: it is written, read and rewritten.
-
-    An aborted answer has the first half of the tokens, rounded up.
-    """
-    if fault is Fault.ABORTED:
-        job = job._replace(max_tokens=[(limit + 1) // 2 for limit in job.max_tokens])
-    right = answer(job, tape, request_id=request_id, created=created)
-    body: dict[str, Any] = msgspec.json.decode(right.body)
-    if fault is Fault.CHOICE_MISSING:
-        body["choices"].pop()
-    for choice in body["choices"]:
-        _damage_choice(choice, fault)
-    return right._replace(body=msgspec.json.encode(body))
-
-
-def _damage_choice(choice: dict[str, Any], fault: Fault) -> None:
-    logprobs = choice["logprobs"]
-    if fault is Fault.NO_LOGPROBS:
-        choice["logprobs"] = None
-    elif fault is Fault.ABORTED:
-        choice["finish_reason"] = "abort"
-        choice["stop_reason"] = None
-    elif logprobs is not None and fault is Fault.NULL_LOGPROB:
-        middle = len(logprobs["token_logprobs"]) // 2
-        logprobs["token_logprobs"][middle] = None
-        chosen = next(iter(logprobs["top_logprobs"][middle]))
-        logprobs["top_logprobs"][middle][chosen] = None
-    elif logprobs is not None and fault is Fault.LOGPROB_MISSING:
-        logprobs["token_logprobs"].pop()

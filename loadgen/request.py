@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -131,6 +132,11 @@ def check(asked: Asked, limits: Limits) -> Job:
         (stop,) if isinstance(stop, str) else stop,
         frozenset(asked.stop_token_ids or ()),
     )
+
+
+def prompt_digest(prompt: Sequence[int]) -> str:
+    """What arrivals are counted under where they are counted by prompt, not by id."""
+    return f"prompt-{blake2b(msgspec.json.encode(prompt), digest_size=8).hexdigest()}"
 
 
 def _prompts(prompt: str | list[Any] | None) -> list[list[int]]:

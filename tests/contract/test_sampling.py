@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from loadgen import answers
+from loadgen.candidates import Candidate
 from loadgen.faults import Fault
 from tests.contract.sdk import (
     EOS,
@@ -169,7 +170,7 @@ def test_compute_logprobs_of_the_last(sdk: Sdk, gateway: Served) -> None:
     assert answer["logprobs"] == [None] * 15 + prompt_logprobs(prompt)[15:]
 
 
-def best(rows: list[list[answers.Candidate] | None], k: int) -> list[Any]:
+def best(rows: list[list[Candidate] | None], k: int) -> list[Any]:
     """The k best of every position, as the SDK shows them."""
     return [
         None

@@ -13,6 +13,6 @@ def pytest_asyncio_loop_factories(
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
         "asyncio": asyncio.new_event_loop
     }
-    if item.path.name in {"test_upstream.py", "test_barrier.py"}:
+    if item.path.name in {"test_upstream.py", "test_barrier.py", "test_injected.py"}:
         factories["uvloop"] = uvloop.new_event_loop
     return factories

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from loadgen.barrier import Barrier
-from loadgen.upstream import Settings, Upstream, running
+from loadgen.settings import Settings
+from loadgen.upstream import Upstream, running
 from tests.loadgen.test_main import failure
 from tests.loadgen.test_upstream import Answer, Client, post, until
 

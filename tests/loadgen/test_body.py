@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from loadgen import answers
-from loadgen.upstream import Settings, Upstream, running
+from loadgen.settings import Settings
+from loadgen.upstream import Upstream, running
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "vllm"
 INDEX: dict[str, dict[str, Any]] = json.loads((RECORDED / "index.json").read_text())

@@ -11,7 +11,8 @@ import pytest
 
 from loadgen import answers
 from loadgen.faults import Fault, fault_of, fault_prompt_id
-from loadgen.upstream import Settings, Upstream, running
+from loadgen.settings import Settings
+from loadgen.upstream import Upstream, running
 
 PROMPT = [5, 6, 7]
 VOCAB = 151_936

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen import answers
+from loadgen.candidates import Candidate
 from tests.contract.sdk import EOS, Traffic, Upstreamed
 from tests.contract.sdks.matrix import Client
 
@@ -21,7 +22,7 @@ def prompt_logprobs(prompt: list[int]) -> list[float | None]:
     return [None if row is None else row[0].logprob for row in answers.prompt_logprobs(prompt)]
 
 
-def best(rows: list[list[answers.Candidate] | None], k: int) -> list[Any]:
+def best(rows: list[list[Candidate] | None], k: int) -> list[Any]:
     """The k best of every position, as the SDK shows them."""
     return [
         row and [[one.token_id, one.logprob] for one in sorted(row, key=lambda c: c.rank)[:k]]

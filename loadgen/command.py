@@ -1,0 +1,158 @@
+"""`loadgen run`: a run against a server, its result on the terminal and in files.
+
+Exit status: 0 ok, 1 the ledger is not clean or a threshold failed, 2 usage, 3 the run is invalid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import uvloop
+
+from loadgen import preflight
+from loadgen.flags import plan_of
+from loadgen.fleet import FleetError
+from loadgen.limits import NoSuchProcess
+from loadgen.plan import Plan
+from loadgen.preflight_command import found_here
+from loadgen.processes import StartError, cpu_s_of, serving
+from loadgen.results import Result, encode
+from loadgen.run import Parts, run
+from loadgen.scenarios import SCENARIOS
+from loadgen.schedule import PlanError
+from loadgen.session import Flags
+from loadgen.standin import StandIn, StandInError
+from loadgen.summary import lines
+from loadgen.wire import address
+from loadgen.worker import Progress
+
+USAGE_ERROR: Final = 2
+CONFIG_WITHIN_S: Final = 10.0
+SHOW_EVERY_S: Final = 2.0
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run it; the exit status."""
+    shown = shlex.join(["loadgen", *sys.argv[1:]])
+    try:
+        with _served(arguments) as served:
+            style = arguments.style or offered_style(served.url)
+            plan = plan_of(arguments, served.url, style)
+            parts = served.parts(shown, None if arguments.quiet else _shower(plan))
+            parts = parts._replace(sdk_python=arguments.sdk_python, profile=arguments.profile)
+            checked = found_here(plan, served.pids.get("server"))
+            if not (checked.ok or arguments.no_preflight):
+                print("\n".join(preflight.lines(checked)), file=sys.stderr)
+                return USAGE_ERROR
+            result = uvloop.run(run(plan, parts))
+            result.preflight = checked
+    except (PlanError, ValueError) as error:
+        arguments.parser.error(str(error))
+    except (FleetError, NoSuchProcess, StandInError, StartError, OSError) as error:
+        print(f"loadgen run: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return 130
+    return finished(result, arguments)
+
+
+def finished(result: Result, arguments: argparse.Namespace) -> int:
+    """Show and write a result."""
+    print("\n".join(lines(result)))
+    if arguments.json:
+        Path(arguments.json).write_bytes(encode(result))
+    return result.verdict.exit_status
+
+
+def offered_style(url: str) -> str:
+    """How the SDK would poll this server, by its client/config. Raises OSError, ValueError."""
+    where = address(url)
+    link = http.client.HTTPConnection(where.host, where.port, timeout=CONFIG_WITHIN_S)
+    try:
+        path = f"{where.prefix.decode()}/api/v1/client/config"
+        link.request(
+            "POST", path, b'{"sdk_version":"0.38.0"}', {"content-type": "application/json"}
+        )
+        answer = link.getresponse()
+        body = answer.read()
+    finally:
+        link.close()
+    if answer.status != 200:
+        raise ValueError(f"client/config: {answer.status} {body[:200]!r}")
+    flags = msgspec.json.decode(body, type=Flags)
+    return "futures" if flags.sample_use_retrieve_futures else "future"
+
+
+class Served(NamedTuple):
+    """What the run is against. pids: of the server and the stand-in, where they are known."""
+
+    url: str
+    stand_in: str | None
+    pids: dict[str, int]
+
+    def parts(self, command: str, show: _Shower | None) -> Parts:
+        return Parts(
+            command=command,
+            stand_in=None if self.stand_in is None else StandIn(self.stand_in),
+            servers={name: partial(cpu_s_of, pid) for name, pid in self.pids.items()},
+            server_pid=self.pids.get("server"),
+            show=show,
+        )
+
+
+@contextlib.contextmanager
+def _served(arguments: argparse.Namespace) -> Iterator[Served]:
+    """The server of --url, or the two processes of --start for as long as the block runs."""
+    if arguments.url:
+        pids = {} if arguments.server_pid is None else {"server": arguments.server_pid}
+        yield Served(arguments.url, arguments.stand_in, pids)
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    pinned = arguments.pin and len(cores) > 1
+    if pinned:
+        os.sched_setaffinity(0, cores[1:])  # what is started inherits it
+    scenario = SCENARIOS[arguments.scenario]
+    flags = scenario.stand_in
+    if arguments.upstream_args is not None:
+        flags = tuple(shlex.split(arguments.upstream_args))
+    barrier = arguments.barrier
+    if scenario.plan.get("barrier", False) if barrier is None else barrier:
+        flags += ("--barrier",)
+    upstream = [sys.executable, "-m", "loadgen", "upstream", "--port", "0", *flags]
+    with serving(upstream) as stand_in:
+        words = shlex.split(arguments.start)
+        server = [word.replace("{upstream}", stand_in.url) for word in words]
+        with serving(server, core=cores[0] if pinned else None) as child:
+            yield Served(child.url, stand_in.url, {"server": child.pid, "upstream": stand_in.pid})
+
+
+class _Shower:
+    """Progress as plain lines on stderr."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._next_s = SHOW_EVERY_S
+
+    def __call__(self, progress: Progress, seconds: float) -> None:
+        if seconds < self._next_s:
+            return
+        self._next_s = seconds + SHOW_EVERY_S
+        print(
+            f"{seconds:6.0f} s  {progress.accepted:,} accepted, {progress.settled:,} of "
+            f"{self._samples:,} ended, {progress.failed:,} not well, {progress.polls:,} polls",
+            file=sys.stderr,
+        )
+
+
+def _shower(plan: Plan) -> _Shower:
+    return _Shower(plan.samples)

@@ -1,0 +1,81 @@
+"""Named runs: what a plan and the stand-in behind the server are unless flags say otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from loadgen.plan import Length
+
+FULL: Final = 131_072
+
+
+class Scenario(NamedTuple):
+    """plan: fields of Plan. stand_in: flags of `loadgen upstream`, where one is started.
+
+    A plan with a barrier starts it with one, whatever the flags.
+    """
+
+    text: str
+    plan: dict[str, Any]
+    stand_in: tuple[str, ...] = ()
+
+
+def _fixed(tokens: int) -> Length:
+    return Length(low=tokens, high=tokens)
+
+
+SCENARIOS: Final = {
+    "smoke": Scenario(
+        "ten seconds for a pipeline: 100 samples a second, one poll in 20 given up",
+        {
+            "samples": 800,
+            "arrivals": "constant",
+            "rate": 100.0,
+            "abandon": 0.05,
+            "abandon_within_s": 0.2,
+            "within_s": 60.0,
+        },
+        ("--delay-s", "0.2"),
+    ),
+    "burst": Scenario(
+        "all samples at once, nothing answered upstream until all are accepted",
+        {"samples": FULL, "sessions": 4, "barrier": True, "hold_s": 1.0},
+    ),
+    "steady": Scenario(
+        "a minute of 500 samples a second, arriving at random, lengths drawn",
+        {
+            "samples": 30_000,
+            "arrivals": "poisson",
+            "rate": 500.0,
+            "sessions": 4,
+            "prompt_tokens": Length(low=32, high=2048, kind="log"),
+            "output_tokens": Length(low=16, high=512, kind="log"),
+            "warmup_s": 5.0,
+        },
+        ("--delay-s", "1"),
+    ),
+    "long-outputs": Scenario(
+        "512 samples of 32,768 tokens each at once",
+        {"samples": 512, "output_tokens": _fixed(32_768)},
+        ("--max-model-len", "65536"),
+    ),
+    "soak": Scenario(
+        "an hour of 100 samples a second, one poll in 100 given up",
+        {
+            "samples": 360_000,
+            "arrivals": "poisson",
+            "rate": 100.0,
+            "sessions": 4,
+            "abandon": 0.01,
+            "prompt_tokens": Length(low=32, high=2048, kind="log"),
+            "output_tokens": Length(low=16, high=2048, kind="log"),
+            "within_s": 4500.0,
+            "warmup_s": 60.0,
+        },
+        ("--delay-s", "5"),
+    ),
+    "full": Scenario(
+        "all samples at once, held in flight for a minute",
+        {"samples": FULL, "sessions": 4, "barrier": True, "hold_s": 60.0},
+    ),
+}
