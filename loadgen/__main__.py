@@ -8,21 +8,28 @@ import sys
 from collections.abc import Callable, Sequence
 
 from loadgen.flags import add_run
+from loadgen.report import commands as report
 
 USAGE_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; the exit status is its own."""
-    parser = argparse.ArgumentParser(
-        prog="loadgen", description="Load harness for the sampling gateway."
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_upstream(commands)
-    add_run(commands, _run)
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of all subcommands."""
+    made = argparse.ArgumentParser(
+        prog="loadgen", description="Load harness for the sampling gateway."
+    )
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    _add_upstream(commands)
+    add_run(commands, _run)
+    report.add(commands)
+    return made
 
 
 def _add_upstream(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

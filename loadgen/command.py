@@ -13,7 +13,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,21 +20,20 @@ import uvloop
 
 from loadgen.flags import plan_of
 from loadgen.fleet import FleetError
-from loadgen.plan import Plan
 from loadgen.processes import StartError, cpu_s_of, serving
-from loadgen.results import Result, encode
-from loadgen.run import Parts, run
+from loadgen.report.ending import finish
+from loadgen.report.live import Watcher, watching
+from loadgen.report.progress import Following, rss_of
+from loadgen.report.thresholds import ThresholdError, bounds
+from loadgen.run import Parts, Show, run
 from loadgen.scenarios import SCENARIOS
 from loadgen.schedule import PlanError
 from loadgen.session import Flags
 from loadgen.standin import StandIn, StandInError
-from loadgen.summary import lines
 from loadgen.wire import address
-from loadgen.worker import Progress
 
 USAGE_ERROR: Final = 2
 CONFIG_WITHIN_S: Final = 10.0
-SHOW_EVERY_S: Final = 2.0
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -45,24 +43,23 @@ def command(arguments: argparse.Namespace) -> int:
         with _served(arguments) as served:
             style = arguments.style or offered_style(served.url)
             plan = plan_of(arguments, served.url, style)
-            parts = served.parts(shown, None if arguments.quiet else _shower(plan))
-            result = uvloop.run(run(plan, parts))
-    except (PlanError, ValueError) as error:
+            wanted = bounds(arguments.threshold, arguments.thresholds, plan)
+            title = f"loadgen {plan.scenario}, {plan.samples:,} samples"
+            with watching(sys.stderr, title, arguments.quiet) as watcher:
+                parts = served.parts(shown, served.following(watcher, plan.samples))
+                result = uvloop.run(run(plan, parts))
+    except (PlanError, ThresholdError, ValueError) as error:
         arguments.parser.error(str(error))
     except (FleetError, StandInError, StartError, OSError) as error:
         print(f"loadgen run: {error}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         return 130
-    return finished(result, arguments)
-
-
-def finished(result: Result, arguments: argparse.Namespace) -> int:
-    """Show and write a result."""
-    print("\n".join(lines(result)))
-    if arguments.json:
-        Path(arguments.json).write_bytes(encode(result))
-    return result.verdict.exit_status
+    try:
+        return finish(result, wanted, sys.stdout, arguments.json, arguments.html)
+    except OSError as error:
+        print(f"loadgen run: {error}", file=sys.stderr)
+        return USAGE_ERROR
 
 
 def offered_style(url: str) -> str:
@@ -91,7 +88,7 @@ class Served(NamedTuple):
     stand_in: str | None
     pids: dict[str, int]
 
-    def parts(self, command: str, show: _Shower | None) -> Parts:
+    def parts(self, command: str, show: Show | None) -> Parts:
         return Parts(
             command=command,
             stand_in=None if self.stand_in is None else StandIn(self.stand_in),
@@ -99,6 +96,12 @@ class Served(NamedTuple):
             server_pid=self.pids.get("server"),
             show=show,
         )
+
+    def following(self, watcher: Watcher, samples: int) -> Following:
+        pid = self.pids.get("server")
+        if pid is None:
+            return Following(watcher, samples)
+        return Following(watcher, samples, partial(cpu_s_of, pid), partial(rss_of, pid))
 
 
 @contextlib.contextmanager
@@ -121,25 +124,3 @@ def _served(arguments: argparse.Namespace) -> Iterator[Served]:
         server = [word.replace("{upstream}", stand_in.url) for word in words]
         with serving(server, core=cores[0] if pinned else None) as child:
             yield Served(child.url, stand_in.url, {"server": child.pid, "upstream": stand_in.pid})
-
-
-class _Shower:
-    """Progress as plain lines on stderr."""
-
-    def __init__(self, samples: int) -> None:
-        self._samples = samples
-        self._next_s = SHOW_EVERY_S
-
-    def __call__(self, progress: Progress, seconds: float) -> None:
-        if seconds < self._next_s:
-            return
-        self._next_s = seconds + SHOW_EVERY_S
-        print(
-            f"{seconds:6.0f} s  {progress.accepted:,} accepted, {progress.settled:,} of "
-            f"{self._samples:,} ended, {progress.failed:,} not well, {progress.polls:,} polls",
-            file=sys.stderr,
-        )
-
-
-def _shower(plan: Plan) -> _Shower:
-    return _Shower(plan.samples)
