@@ -86,7 +86,7 @@ class Client:
             places=places,
             held=not batched,
             ended=self._fetched_batched if batched else self._fetched,
-            gone=self._submitter.resubmit,
+            gone=self._submitter.submit,
         )
         if batched:
             pool = self._pool(plan.poll_timeout_s)
@@ -128,6 +128,9 @@ class Client:
 
     async def finish(self) -> None:
         """End the sessions, as the SDK does when it is closed."""
+        traffic = self.ledger.traffic
+        traffic.bytes_sent = sum(pool.sent for pool in self._pools)
+        traffic.bytes_received = sum(pool.received for pool in self._pools)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SESSION_WITHIN_S):
                 await finish(self._api, self._session_pool, self._samplers)

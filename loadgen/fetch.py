@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -18,11 +19,27 @@ from loadgen.wire import ABANDONED, OVERDUE, PROTOBUF, Limit, Pool
 
 CATEGORIES: Final = ("user", "server", "unknown")
 
+_BODY: Final = (
+    b'{"request_id":%b,"allow_metadata_only":false}',
+    b'{"request_id":%b,"allow_metadata_only":true}',
+)
+_encode: Final = msgspec.json.encode
+
 
 class _Fetch:
     """One sample's result on its way here. size: bytes reserved for it, once announced."""
 
-    __slots__ = ("attempt", "bad", "metadata", "polls", "request_id", "row", "sampler", "size")
+    __slots__ = (
+        "attempt",
+        "bad",
+        "metadata",
+        "polls",
+        "request_id",
+        "row",
+        "sampler",
+        "sent",
+        "size",
+    )
 
     def __init__(self, row: int, sampler: Sampler, request_id: str, size: int | None) -> None:
         self.row = row
@@ -30,6 +47,7 @@ class _Fetch:
         self.request_id = request_id
         self.size = size or 0
         self.metadata = not size
+        self.sent = 0.0
         self.polls = 0
         self.attempt = 0
         self.bad = 0
@@ -59,36 +77,37 @@ class Fetcher:
         self._ended = ended
         self._gone = gone
         self._line = Line(places, share.flags.inflight_response_bytes_semaphore_size)
-        self._fetches: dict[int, _Fetch] = {}
+        self._waiting: deque[_Fetch] = deque()
+        self._outputs = share.samples.output_tokens
+        self._head = share.api.head(
+            b"retrieve_future",
+            PROTOBUF,
+            b"x-tinker-request-type: Sample\r\nx-tinker-request-iteration: ",
+        )
         self._resubmits: dict[int, int] = {}
         self._loop = asyncio.get_running_loop()
 
     def fetch(self, row: int, sampler: Sampler, request_id: str, size: int | None = None) -> None:
         """size: of the result where the server told it, which spares the metadata."""
-        self._fetches[row] = _Fetch(row, sampler, request_id, size)
-        self._again(row)
+        self._again(_Fetch(row, sampler, request_id, size))
 
-    def drop(self, row: int) -> None:
-        """Forget a sample that got its outcome elsewhere."""
-        self._fetches.pop(row, None)
-
-    def _again(self, row: int) -> None:
-        self._line.add(row)
-        self._pump()
+    def _again(self, fetch: _Fetch) -> None:
+        line = self._line
+        if self._waiting or not line.open:
+            self._waiting.append(fetch)
+            self._pump()
+        else:
+            self._send(fetch)
 
     def _pump(self) -> None:
-        while (row := self._line.next()) is not None:
-            fetch = self._fetches.get(row)
-            if fetch is None:
-                self._line.leave(0)
-            else:
-                self._send(fetch)
+        waiting, line = self._waiting, self._line
+        while waiting and line.open:
+            self._send(waiting.popleft())
 
     def _send(self, fetch: _Fetch) -> None:
-        share, traffic = self._share, self._share.traffic
-        self._line.balance -= fetch.size
-        request_id = msgspec.json.encode(fetch.request_id)
-        metadata = b"true" if fetch.metadata else b"false"
+        share, traffic, line = self._share, self._share.traffic, self._line
+        line.taken += 1
+        line.balance -= fetch.size
         limit: Limit | None = None
         if self._held:
             traffic.polls += 1
@@ -97,26 +116,42 @@ class Fetcher:
                 limit = None if after_s is None else (after_s, ABANDONED)
         else:
             traffic.fetches += 1
-        sent = now()
-        request = share.api.post(
-            b"retrieve_future",
-            b'{"request_id":%b,"allow_metadata_only":%b}' % (request_id, metadata),
-            PROTOBUF,
-            b"x-tinker-request-type: Sample\r\nx-tinker-request-iteration: %d\r\n" % fetch.polls,
+        body = _BODY[fetch.metadata] % _encode(fetch.request_id)
+        request = b"%b%d\r\ncontent-length: %d\r\n\r\n%b" % (
+            self._head,
+            fetch.polls,
+            len(body),
+            body,
         )
         fetch.polls += 1
-        self._pool.ask(request, partial(self._answered, fetch, sent), limit)
+        fetch.sent = now()
+        self._pool.ask(request, partial(self._answered, fetch), limit)
 
-    def _answered(self, fetch: _Fetch, sent: float, status: int, kind: bytes, body: bytes) -> None:
-        self._line.leave(fetch.size)
+    def _answered(self, fetch: _Fetch, status: int, kind: bytes, body: bytes) -> None:
+        line, share = self._line, self._share
+        line.taken -= 1
+        line.balance += fetch.size
+        expected = share.expected
+        if expected is not None and body == expected[fetch.row] and PROTOBUF in kind:
+            at = now()
+            share.ledger.fetched[fetch.row] = fetch.sent
+            share.ledger.succeed(fetch.row, self._outputs[share.number(fetch.row)], 0, at)
+            self._ended(fetch.row, fetch.sampler, fetch.request_id)
+        else:
+            self._stepped(fetch, status, kind, body)
+        if self._waiting:
+            self._pump()
+
+    def _stepped(self, fetch: _Fetch, status: int, kind: bytes, body: bytes) -> None:
+        """By the rules for the status."""
         step = rules.fetch(status)
         if step is Step.TAKE:
-            self._taken(fetch, sent, kind, body)
+            self._taken(fetch, kind, body)
         elif step is Step.AT_ONCE:
             if status == 408:
                 self._share.traffic.polls_empty += 1
-            self._repeat(fetch, status, 0.0)
             fetch.bad = 0
+            self._repeat(fetch, status, 0.0)
         elif step is Step.BACK_OFF:
             self._repeat(fetch, status, rules.backoff_s(fetch.attempt))
             fetch.attempt += 1
@@ -129,7 +164,6 @@ class Fetcher:
             self._repeat(fetch, status, 0.0)
         else:
             self._fail(fetch, f"refused.{status}", body)
-        self._pump()
 
     def _repeat(self, fetch: _Fetch, status: int, wait_s: float) -> None:
         traffic = self._share.traffic
@@ -138,41 +172,40 @@ class Fetcher:
         if status != 408 and status != ABANDONED:
             self._share.retried(rules.retry_class(status))
         if wait_s:
-            self._loop.call_later(wait_s, self._again, fetch.row)
+            self._loop.call_later(wait_s, self._again, fetch)
         else:
-            self._line.add(fetch.row)
+            self._again(fetch)
 
     def _resubmit(self, fetch: _Fetch) -> None:
         self._share.retried("410")
         self._share.traffic.resubmitted += 1
-        del self._fetches[fetch.row]
         attempt = self._resubmits.get(fetch.row, 0)
         self._resubmits[fetch.row] = attempt + 1
         self._loop.call_later(rules.resubmit_s(attempt), self._gone, fetch.row)
 
-    def _taken(self, fetch: _Fetch, sent: float, kind: bytes, body: bytes) -> None:
+    def _taken(self, fetch: _Fetch, kind: bytes, body: bytes) -> None:
         """A 200: the result, or one of three things that are said in JSON."""
         fetch.attempt = 0
         share = self._share
         if PROTOBUF in kind:
             finding = share.samples.check(share.number(fetch.row), body)
-            share.ledger.fetched[fetch.row] = sent
+            share.ledger.fetched[fetch.row] = fetch.sent
             if finding.wrong is None:
                 share.ledger.succeed(fetch.row, finding.tokens, finding.digest, now())
-                self._end(fetch)
+                self._ended(fetch.row, fetch.sampler, fetch.request_id)
             else:
                 self._fail(fetch, f"wrong.{finding.wrong}", digest=finding.digest)
             return
         said = _said(body)
         if said.get("type") == "try_again":
             share.traffic.polls_empty += 1
-            self._line.add(fetch.row)
+            self._again(fetch)
         elif said.get("status") == "complete_metadata" and fetch.metadata:
             share.traffic.metadata += 1
             fetch.metadata = False
             size = said.get("response_payload_size")
             fetch.size = size if isinstance(size, int) and size > 0 else 0
-            self._line.add(fetch.row)
+            self._again(fetch)
         elif "error" in said:
             category = said.get("category")
             name = category if category in CATEGORIES else "unknown"
@@ -183,10 +216,6 @@ class Fetcher:
     def _fail(self, fetch: _Fetch, name: str, body: bytes = b"", digest: int = 0) -> None:
         shown = f"{fetch.request_id} {body[:200].decode('utf-8', 'replace')}"
         self._share.ledger.fail(fetch.row, name, now(), shown, digest)
-        self._end(fetch)
-
-    def _end(self, fetch: _Fetch) -> None:
-        self._fetches.pop(fetch.row, None)
         self._ended(fetch.row, fetch.sampler, fetch.request_id)
 
 

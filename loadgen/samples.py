@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -11,7 +12,11 @@ from google.protobuf.message import DecodeError
 
 from loadgen import answers
 from loadgen.plan import Plan
-from loadgen.sampling_pb2 import STOP_REASON_LENGTH, STOP_REASON_STOP, SampleResponse
+from loadgen.sampling_pb2 import (
+    STOP_REASON_LENGTH,
+    STOP_REASON_STOP,
+    SampleResponse,
+)
 from loadgen.schedule import lengths
 from loadgen.tape import LOGPROBS, key_of, slices, tape
 
@@ -19,6 +24,8 @@ _FIRST_ID: Final = 1_000
 _PER_ID: Final = 20_000
 _FILLER: Final = 7_919
 _ITEM: Final = 4
+
+EXPECTED_CAP: Final = 128 << 20
 
 TELLING: Final = 8
 """From so many tokens on, two samples with the same tokens and logprobs are one result twice."""
@@ -53,7 +60,7 @@ class Samples:
         self._shorter = plan.shorter
         self._oracle = _Oracle(plan.model) if plan.oracle else None
 
-    def request(self, number: int, target: str, seq_id: int) -> bytes:
+    def request(self, number: int, target: bytes, seq_id: int) -> bytes:
         """The body of its asample to the sampling session `target`."""
         return (
             b'{"sampling_session_id":"%b","seq_id":%d,"num_samples":1,"prompt":{"chunks":'
@@ -61,8 +68,25 @@ class Samples:
             b'"temperature":1.0,"top_k":-1,"top_p":1.0},"prompt_logprobs":false,'
             b'"topk_prompt_logprobs":0,"topk_sample_logprobs":0,"record_stability_info":false,'
             b'"prompt_alt_tokens_k":0,"type":"sample"}'
-            % (target.encode(), seq_id, self.prompt(number), self.output_tokens[number])
+            % (target, seq_id, self.prompt(number), self.output_tokens[number])
         )
+
+    def expect(self, numbers: range) -> list[bytes] | None:
+        """The results of these as protobuf writes them, to compare with before looking closer.
+
+        None where they are not known or would take more than `EXPECTED_CAP` bytes.
+        """
+        size = sum(self.output_tokens[number] for number in numbers) * 2 * _ITEM
+        if self._oracle is None or self._shorter or size > EXPECTED_CAP:
+            return None
+        return [self._expected(number) for number in numbers]
+
+    def _expected(self, number: int) -> bytes:
+        assert self._oracle is not None
+        count = self.output_tokens[number]
+        tokens, logprobs = self._oracle.answer(self.prompt(number), count)
+        before, between = _frame(count)
+        return b"".join((before, tokens, between, logprobs))
 
     def prompt(self, number: int) -> bytes:
         """Its ids as JSON without blanks."""
@@ -135,6 +159,24 @@ class _Oracle:
             b"".join([ids[a:b] for a, b in ranges]),
             b"".join([logprobs[a:b] for a, b in ranges]),
         )
+
+
+@lru_cache(maxsize=4096)
+def _frame(count: int) -> tuple[bytes, bytes]:
+    """What protobuf writes before the tokens and between tokens and logprobs."""
+    size = _varint(_ITEM * count)
+    before = b"\x08%c\x12%b" % (STOP_REASON_LENGTH, size)
+    between = b"\x1a%b" % size
+    inner = len(before) + len(between) + 2 * _ITEM * count
+    return b"\x0a%b%b" % (_varint(inner), before), between
+
+
+def _varint(number: int) -> bytes:
+    groups = []
+    while number > 127:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*groups, number))
 
 
 def _digest(tokens: bytes, logprobs: bytes) -> int:

@@ -46,6 +46,7 @@ class Sampler:
         self.target = target
         self.clone = clone
         self.in_flight = 0
+        self.target_bytes = target.encode()
         self._next = clone * PER_CLONE
 
     def __repr__(self) -> str:
@@ -60,20 +61,23 @@ class Api:
     """The server's routes: writes requests, and awaits the answers of the rare ones."""
 
     def __init__(self, where: Address, api_key: str, traffic: Traffic) -> None:
-        self._head = headers(where, api_key, VERSION)
+        self._headers = headers(where, api_key, VERSION)
         self._prefix = where.prefix + b"/api/v1/"
         self.traffic = traffic
 
-    def post(self, route: bytes, body: bytes, accept: bytes = JSON, extra: bytes = b"") -> bytes:
-        """The whole request. extra: further header lines, each with its end."""
-        return b"POST %b%b%b%bcontent-type: application/json\r\naccept: %b\r\n%b" % (
+    def head(self, route: bytes, accept: bytes = JSON, extra: bytes = b"") -> bytes:
+        """A request up to its content-length. extra: header lines, the last may go on."""
+        return b"POST %b%b%bcontent-type: application/json\r\naccept: %b\r\n%b" % (
             self._prefix,
             route,
-            self._head,
-            extra,
+            self._headers,
             accept,
-            b"content-length: %d\r\n\r\n%b" % (len(body), body),
+            extra,
         )
+
+    def post(self, route: bytes, body: bytes) -> bytes:
+        """A whole request."""
+        return whole(self.head(route), body)
 
     async def call(self, pool: Pool, route: str, body: object) -> dict[str, Any]:
         """The answer's JSON. Raises HandshakeError for anything but a 200 with an object."""
@@ -88,6 +92,11 @@ class Api:
             return msgspec.json.decode(data, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise HandshakeError(f"{route}: no JSON object: {shown}") from error
+
+
+def whole(head: bytes, body: bytes) -> bytes:
+    """A request from its `head` and body."""
+    return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
 
 
 def _teller(answer: asyncio.Future[tuple[int, bytes]]) -> Done:

@@ -37,6 +37,7 @@ class Share:
         self.api = api
         self.flags = flags
         self.samplers = samplers
+        self.expected = samples.expect(range(process, plan.samples, plan.processes))
 
     def number(self, row: int) -> int:
         """The sample of a row, in the whole run."""
@@ -58,33 +59,22 @@ def rows_of(plan: Plan, process: int) -> int:
 class Line:
     """Rows that wait for one of so many places and for bytes; both admit while not exhausted.
 
-    A balance of bytes may go below zero with the last one admitted, as the SDK's does.
+    A balance of bytes may go below zero with the last one admitted, as the SDK's does. `taken` and
+    `balance` belong to the users of the line, who take and give back.
     """
+
+    __slots__ = ("balance", "places", "rows", "taken")
 
     def __init__(self, places: int, balance: int) -> None:
         self.places = places
         self.balance = balance
         self.taken = 0
-        self._rows: deque[int] = deque()
+        self.rows: deque[int] = deque()
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def __repr__(self) -> str:
+        return f"<Line {self.taken} of {self.places} taken, {len(self.rows)} waiting>"
 
-    def add(self, row: int) -> None:
-        self._rows.append(row)
-
-    def first(self, row: int) -> None:
-        """Put a row back to the front."""
-        self._rows.appendleft(row)
-
-    def next(self) -> int | None:
-        """The row whose turn it is, which then has a place; None where there is no room."""
-        if self._rows and self.taken < self.places and self.balance >= 0:
-            self.taken += 1
-            return self._rows.popleft()
-        return None
-
-    def leave(self, cost: int) -> None:
-        """Give a place and its bytes back."""
-        self.taken -= 1
-        self.balance += cost
+    @property
+    def open(self) -> bool:
+        """Whether the next one may go on."""
+        return self.taken < self.places and self.balance >= 0

@@ -12,7 +12,7 @@ import msgspec
 
 from loadgen import rules
 from loadgen.rules import Step
-from loadgen.session import Sampler
+from loadgen.session import Sampler, whole
 from loadgen.share import Line, Share, now
 from loadgen.wire import Pool
 
@@ -54,6 +54,7 @@ class Submitter:
         self._in_flight = in_flight
         self._accepted = accepted
         self._refused = refused
+        self._head = share.api.head(b"asample")
         self._line = Line(share.plan.submitters, share.flags.sample_dispatch_bytes_semaphore_size)
         self._blocked: dict[Sampler, deque[int]] = {}
         self._again: dict[int, _Again] = {}
@@ -64,64 +65,75 @@ class Submitter:
 
     def due(self, row: int) -> None:
         """A sample is due: it is sent as soon as the gates let it."""
-        sampler = self._share.sampler(row)
+        samplers = self._share.samplers
+        sampler = samplers[row % len(samplers)]
         if self._in_flight and sampler.in_flight >= self._in_flight:
             self._blocked.setdefault(sampler, deque()).append(row)
             return
         sampler.in_flight += 1
-        self._line.add(row)
-        self._pump()
+        self.submit(row)
 
     def ended(self, sampler: Sampler) -> None:
         """One of a sampler's samples has its outcome."""
         sampler.in_flight -= 1
-        if blocked := self._blocked.get(sampler):
+        if self._blocked and (blocked := self._blocked.get(sampler)):
             self.due(blocked.popleft())
 
-    def resubmit(self, row: int) -> None:
-        """Send an accepted sample again as a new one, after 410."""
-        self._line.add(row)
-        self._pump()
+    def submit(self, row: int) -> None:
+        """Send what was counted in flight before: for the first time, or again after 410."""
+        line = self._line
+        if line.rows or self._backoff_until or not line.open:
+            line.rows.append(row)
+            self._pump()
+        else:
+            line.taken += 1
+            self._send(row, 1)
 
     def _pump(self) -> None:
         """Start what may start."""
-        time = now()
-        if time < self._paused_until:
-            if self._resume is None:
-                self._resume = self._loop.call_later(self._paused_until - time, self._resumed)
+        line = self._line
+        if not line.rows:
             return
-        backing_off = time < self._backoff_until
-        while True:
-            if backing_off and self._line.taken >= rules.SUBMITS_IN_BACKOFF:
-                if self._resume is None:
-                    self._resume = self._loop.call_later(self._backoff_until - time, self._resumed)
+        factor = 1
+        if self._backoff_until:
+            time = now()
+            if time < self._paused_until:
+                self._resume_at(self._paused_until, time)
                 return
-            row = self._line.next()
-            if row is None:
+            if time < self._backoff_until:
+                factor = rules.BACKOFF_BYTES_FACTOR
+            else:
+                self._backoff_until = 0.0
+        while line.rows and line.open:
+            if factor > 1 and line.taken >= rules.SUBMITS_IN_BACKOFF:
+                self._resume_at(self._backoff_until, now())
                 return
-            self._send(row, rules.BACKOFF_BYTES_FACTOR if backing_off else 1)
+            line.taken += 1
+            self._send(line.rows.popleft(), factor)
+
+    def _resume_at(self, due: float, time: float) -> None:
+        if self._resume is None:
+            self._resume = self._loop.call_later(max(0.0, due - time), self._resumed)
 
     def _resumed(self) -> None:
         self._resume = None
         self._pump()
 
     def _send(self, row: int, factor: int) -> None:
-        share = self._share
-        number = share.number(row)
-        sampler = share.sampler(row)
-        again = self._again.get(row)
+        share, ledger = self._share, self._share.ledger
+        number = share.process + row * share.plan.processes
+        sampler = share.samplers[row % len(share.samplers)]
+        again = self._again.get(row) if self._again else None
         seq_id = sampler.next_seq_id() if again is None else again.seq_id
-        estimate = rules.BYTES_PER_TOKEN * share.samples.prompt_tokens[number]
+        samples = share.samples
+        estimate = rules.BYTES_PER_TOKEN * samples.prompt_tokens[number]
         cost = estimate * factor
         self._line.balance -= cost
-        body = share.samples.request(number, sampler.target, seq_id)
-        if not share.ledger.sent[row]:
-            share.ledger.sent[row] = now()
+        request = whole(self._head, samples.request(number, sampler.target_bytes, seq_id))
+        if not ledger.sent[row]:
+            ledger.sent[row] = now()
         share.traffic.submits += 1
-        self._pool.ask(
-            share.api.post(b"asample", body),
-            partial(self._answered, row, sampler, seq_id, cost, estimate),
-        )
+        self._pool.ask(request, partial(self._answered, row, sampler, seq_id, cost, estimate))
 
     def _answered(
         self,
@@ -134,33 +146,43 @@ class Submitter:
         _: bytes,
         body: bytes,
     ) -> None:
-        self._line.leave(cost)
-        step = rules.submit(status, len(body))
-        if step is Step.TAKE:
-            self._again.pop(row, None)
+        line = self._line
+        line.taken -= 1
+        line.balance += cost
+        if status == 200:
             self._promised(row, sampler, body)
-        elif step is Step.FATAL:
+        else:
+            self._not_promised(row, sampler, seq_id, estimate, status, body)
+        if line.rows:
+            self._pump()
+
+    def _not_promised(
+        self, row: int, sampler: Sampler, seq_id: int, estimate: int, status: int, body: bytes
+    ) -> None:
+        step = rules.submit(status, len(body))
+        if step is Step.FATAL:
             self._again.pop(row, None)
             self._refuse(row, sampler, str(status), body)
-        else:
-            self._share.retried(rules.retry_class(status))
-            again = self._again.setdefault(row, _Again(seq_id, now()))
-            if step is Step.PAUSE_ALL:
-                self._pause_all(estimate)
-                self._line.first(row)
-            else:
-                wait_s = rules.backoff_s(again.attempt)
-                again.attempt += 1
-                if now() - again.since > rules.RETRY_WITHIN_S:
-                    del self._again[row]  # it starts over with a seq_id of its own
-                self._loop.call_later(wait_s, self.resubmit, row)
-        self._pump()
+            return
+        self._share.retried(rules.retry_class(status))
+        again = self._again.setdefault(row, _Again(seq_id, now()))
+        if step is Step.PAUSE_ALL:
+            self._pause_all(estimate)
+            self._line.rows.appendleft(row)
+            return
+        wait_s = rules.backoff_s(again.attempt)
+        again.attempt += 1
+        if now() - again.since > rules.RETRY_WITHIN_S:
+            del self._again[row]  # it starts over with a seq_id of its own
+        self._loop.call_later(wait_s, self.submit, row)
 
     def _pause_all(self, estimate: int) -> None:
         self._paused_until = max(self._paused_until, now() + rules.pause_s(estimate))
         self._backoff_until = self._paused_until + rules.BACKOFF_LASTS_S
 
     def _promised(self, row: int, sampler: Sampler, body: bytes) -> None:
+        if self._again:
+            self._again.pop(row, None)
         try:
             promise = _promise.decode(body)
         except msgspec.MsgspecError:
@@ -169,12 +191,14 @@ class Submitter:
         if len(promise.sample_sequence_ids) != 1:
             self._refuse(row, sampler, "sequence_ids", body)
             return
-        ledger = self._share.ledger
-        if not ledger.ids[row]:
+        ledger, request_id = self._share.ledger, promise.request_id
+        if ledger.ids[row] is None:
+            ledger.ids[row] = request_id
             ledger.accepted_count += 1
+        else:
+            ledger.named(row, request_id)
         ledger.accepted[row] = now()
-        ledger.named(row, promise.request_id)
-        self._accepted(row, sampler, promise.request_id)
+        self._accepted(row, sampler, request_id)
 
     def _refuse(self, row: int, sampler: Sampler, why: str, body: bytes) -> None:
         shown = body[:200].decode("utf-8", "replace")

@@ -1,16 +1,18 @@
 """HTTP/1.1 to the server: one request at a time on a connection, connections kept and reused.
 
-What comes back is told to a function, not awaited: a future and a timer for each request would cost
-as much as the request.
+What comes back is told to a function, not awaited, and limits are looked after once a second: a
+future and a timer for each request would cost as much as the request. The head of an answer is
+parsed once for all answers that have the same; servers write the same one again and again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -27,6 +29,9 @@ ABANDONED: Final = -2
 
 CONNECTS_AT_ONCE: Final = 128
 SWEEP_S: Final = 0.25
+HEADS_CAP: Final = 4096
+
+now: Final = time.monotonic
 
 Done = Callable[[int, bytes, bytes], None]
 """Told status, content type and body of an answer."""
@@ -67,65 +72,103 @@ def headers(where: Address, api_key: str, version: str = "0.38.0") -> bytes:
     ).encode()
 
 
-class Wire(asyncio.Protocol):
-    """One connection. Busy from `ask` until the answer's function was called."""
+class _Head(NamedTuple):
+    """What follows a head. length: of the body, -1 where only a parser can tell its end."""
 
-    __slots__ = ("_body", "_done", "_kind", "_parser", "_pool", "_timer", "_traffic", "transport")
+    status: int
+    kind: bytes
+    length: int
+    kept: bool
+
+
+class _Message:
+    """One answer as httptools tells it."""
+
+    def __init__(self) -> None:
+        self.kind = b""
+        self.length = -1
+        self.parts: list[bytes] = []
+        self.head: _Head | None = None
+        self.parser: Any = httptools.HttpResponseParser(self)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        lower = name.lower()
+        if lower == b"content-type":
+            self.kind = value
+        elif lower == b"content-length":
+            self.length = int(value)
+
+    def on_body(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def on_message_complete(self) -> None:
+        parser = self.parser
+        kept = bool(parser.should_keep_alive())  # says no once this has returned
+        self.head = _Head(parser.get_status_code(), self.kind, self.length, kept)
+
+
+class Wire(asyncio.Protocol):
+    """One connection. Busy from its request until the answer's function was called."""
+
+    __slots__ = ("_message", "_pool", "done", "sent", "timer", "transport")
+
+    _heads: ClassVar[dict[bytes, _Head]] = {}
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._traffic = pool.traffic
-        self._done: Done | None = None
-        self._parser: Any = httptools.HttpResponseParser(self)
-        self._kind = b""
-        self._body: list[bytes] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._message: _Message | None = None
+        self.done: Done | None = None
+        self.sent = 0.0
+        self.timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    def ask(self, request: bytes, done: Done, limit: Limit | None) -> None:
-        transport = self.transport
-        assert transport is not None
-        self._done = done
-        if limit is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(limit[0], self.give_up, limit[1])
-        self._traffic.bytes_sent += len(request)
-        transport.write(request)
-
     def data_received(self, data: bytes) -> None:
-        self._traffic.bytes_received += len(data)
+        self._pool.received += len(data)
+        if self._message is None:
+            end = data.find(b"\r\n\r\n") + 4
+            head = self._heads.get(data[:end])
+            if head is not None and len(data) == end + head.length:
+                self._answered(head, data[end:])
+                return
+            self._message = _Message()
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """Piece by piece, or a head that was not met before."""
+        message = self._message
+        assert message is not None
         try:
-            self._parser.feed_data(data)
+            message.parser.feed_data(data)
         except httptools.HttpParserError:
             self.give_up(DROPPED)
+            return
+        head = message.head
+        if head is not None:
+            self._message = None
+            body = message.parts[0] if len(message.parts) == 1 else b"".join(message.parts)
+            end = data.find(b"\r\n\r\n") + 4
+            if head.length == len(body) and len(data) == end + len(body):
+                if len(self._heads) >= HEADS_CAP:
+                    self._heads.clear()
+                self._heads[data[:end]] = head
+            self._answered(head, body)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if len(name) == 12 and name.lower() == b"content-type":
-            self._kind = value
-
-    def on_body(self, data: bytes) -> None:
-        self._body.append(data)
-
-    def on_message_complete(self) -> None:
-        parser, parts, kind = self._parser, self._body, self._kind
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        done, self._done = self._done, None
-        self._body, self._kind = [], b""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        status = parser.get_status_code()
-        if parser.should_keep_alive() and done is not None:
+    def _answered(self, head: _Head, body: bytes) -> None:
+        done, self.done = self.done, None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if head.kept and done is not None:
             self._pool.free(self)
         else:
             self._pool.forget(self)
             if self.transport is not None:
                 self.transport.close()
         if done is not None:
-            done(status, kind, body)
+            done(head.status, head.kind, body)
 
     def connection_lost(self, _: Exception | None) -> None:
         self.transport = None
@@ -139,10 +182,10 @@ class Wire(asyncio.Protocol):
 
     def _end(self, status: int) -> None:
         self._pool.forget(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        done, self._done = self._done, None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        done, self.done = self.done, None
         if done is not None:
             done(status, b"", b"")
 
@@ -163,95 +206,80 @@ class Pool:
         size: int = 0,
         sources: Sequence[str] = (),
     ) -> None:
-        self.traffic = traffic
+        self.sent = 0
+        self.received = 0
+        self._traffic = traffic
         self._where = where
         self._within_s = within_s
         self._size = size
         self._sources: Iterator[str | None] = cycle(sources or [None])
-        self._idle: dict[Wire, None] = {}
-        self._all: set[Wire] = set()
+        self._idle: list[Wire] = []
+        self._all: dict[Wire, None] = {}
         self._waiting: deque[tuple[bytes, Done, Limit | None]] = deque()
         self._connecting = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        # One limit for all, so the order of entry is the order of expiry.
-        self._due: dict[Wire, float] = {}
-        self._sweeper: asyncio.TimerHandle | None = None
         self._lost = 0
         self._closed = False
         self._loop = asyncio.get_running_loop()
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def __repr__(self) -> str:
-        return f"<Pool {len(self._all)} open, {len(self._due)} busy, {len(self._waiting)} waiting>"
+        return f"<Pool {len(self._all)} open, {len(self._waiting)} waiting>"
 
     @property
     def open(self) -> int:
         """Connections, those on their way included."""
         return len(self._all) + self._connecting
 
-    @property
-    def busy(self) -> int:
-        """Requests under way or waiting for a connection."""
-        return len(self._due) + len(self._waiting)
-
     def ask(self, request: bytes, done: Done, limit: Limit | None = None) -> None:
         """Send it as soon as there is a connection; `done` is called once, later.
 
         limit: one of its own, shorter than the pool's, from when it is sent.
         """
-        if self._idle:
-            self._start(self._idle.popitem()[0], request, done, limit)
-            return
+        idle = self._idle
+        while idle:
+            wire = idle.pop()
+            transport = wire.transport
+            if transport is not None and not transport.is_closing():
+                wire.done = done
+                wire.sent = now()
+                if limit is not None:
+                    wire.timer = self._loop.call_later(limit[0], wire.give_up, limit[1])
+                self.sent += len(request)
+                transport.write(request)
+                return
         self._waiting.append((request, done, limit))
         self._connect_some()
 
     def free(self, wire: Wire) -> None:
         """A connection got its answer."""
-        self._due.pop(wire, None)
+        self._idle.append(wire)
         if self._waiting:
-            self._start(wire, *self._waiting.popleft())
-        else:
-            self._idle[wire] = None
+            self.ask(*self._waiting.popleft())
 
     def forget(self, wire: Wire) -> None:
         """A connection is of no use any more."""
-        if wire not in self._all:
-            return
-        self._all.discard(wire)
-        self._due.pop(wire, None)
-        self._lost += 1
-        self._idle.pop(wire, None)
-        self._connect_some()
+        if wire in self._all:
+            del self._all[wire]
+            self._lost += 1
+            self._connect_some()
 
     def close(self) -> None:
         """Abort every connection; requests under way are told nothing."""
         self._closed = True
         self._waiting.clear()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._sweeper.cancel()
         for task in self._tasks:
             task.cancel()
         for wire in list(self._all):
-            wire._done = None
+            wire.done = None
             wire.give_up(DROPPED)
 
-    def _start(self, wire: Wire, request: bytes, done: Done, limit: Limit | None) -> None:
-        self._due[wire] = self._loop.time() + self._within_s
-        if self._sweeper is None:
-            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
-        wire.ask(request, done, limit)
-
     def _sweep(self) -> None:
-        self._sweeper = None
-        now = self._loop.time()
-        late = []
-        for wire, due in self._due.items():
-            if due > now:
-                break
-            late.append(wire)
-        for wire in late:
+        latest = now() - self._within_s
+        for wire in [each for each in self._all if each.done is not None and each.sent < latest]:
             wire.give_up(OVERDUE)
-        if self._due and not self._closed:
-            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _connect_some(self) -> None:
         """As many as wait, within the bounds of the pool and of connects at once."""
@@ -282,11 +310,11 @@ class Pool:
             self._connect_some()
             return
         self._connecting -= 1
-        self.traffic.connections += 1
+        self._traffic.connections += 1
         if self._lost:
             self._lost -= 1
-            self.traffic.reconnects += 1
-        self._all.add(wire)
+            self._traffic.reconnects += 1
+        self._all[wire] = None
         if wire.transport is None:  # lost in the same turn
             self.forget(wire)
         else:
