@@ -48,6 +48,8 @@ def command(arguments: argparse.Namespace) -> int:
             with watching(sys.stderr, title, arguments.quiet) as watcher:
                 parts = served.parts(shown, served.following(watcher, plan.samples))
                 result = uvloop.run(run(plan, parts))
+            if result.upstream is not None:
+                result.upstream.mode = served.mode
     except (PlanError, ThresholdError, ValueError) as error:
         arguments.parser.error(str(error))
     except (FleetError, StandInError, StartError, OSError) as error:
@@ -82,11 +84,15 @@ def offered_style(url: str) -> str:
 
 
 class Served(NamedTuple):
-    """What the run is against. pids: of the server and the stand-in, where they are known."""
+    """What the run is against. pids: of the server and the stand-in, where they are known.
+
+    mode: the stand-in's flags, where this program starts it.
+    """
 
     url: str
     stand_in: str | None
     pids: dict[str, int]
+    mode: str | None = None
 
     def parts(self, command: str, show: Show | None) -> Parts:
         return Parts(
@@ -123,4 +129,5 @@ def _served(arguments: argparse.Namespace) -> Iterator[Served]:
         words = shlex.split(arguments.start)
         server = [word.replace("{upstream}", stand_in.url) for word in words]
         with serving(server, core=cores[0] if pinned else None) as child:
-            yield Served(child.url, stand_in.url, {"server": child.pid, "upstream": stand_in.pid})
+            pids = {"server": child.pid, "upstream": stand_in.pid}
+            yield Served(child.url, stand_in.url, pids, shlex.join(flags))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,19 +18,21 @@ from loadgen.results import Result
 class Public:
     """A run of the public server as its authors published it (SkyRL pull requests 2160 to 2166).
 
-    16 vCPUs, one server process. mode: how their upstream answered, "" where it does not matter.
+    16 vCPUs, one server process. answered: how their upstream did, "" where it does not matter.
     """
 
     load: str
     samples_per_s: float
     samples: int
     output_tokens: int
-    mode: str = ""
+    answered: str = ""
     more: str = ""
 
 
 SHORT: Final = 64
 """Tokens that count as a short output; theirs were of this order and none of their limits."""
+
+QUEUED: Final = "2048 at a time, 5 s each"
 
 PUBLIC: Final = (
     Public("2,048 short", 17, 2_048, SHORT, more="httpx and FastAPI, before their fixes"),
@@ -37,7 +41,7 @@ PUBLIC: Final = (
         568,
         131_072,
         SHORT,
-        mode="barrier",
+        answered="barrier",
         more="1.2 GB, healthz p99 0.8 s",
     ),
     Public(
@@ -45,7 +49,7 @@ PUBLIC: Final = (
         306,
         131_072,
         SHORT,
-        mode="latency",
+        answered=QUEUED,
         more="224,000 abandoned polls, 889 reconnects, 4.9 GB, healthz p99 9 s",
     ),
     Public("512 of 32k tokens", 167, 512, 32_768),
@@ -250,11 +254,22 @@ def tokens(result: Result) -> str:
 def public_of(result: Result) -> Public | None:
     """The published run of as many samples, as long, answered in the same way."""
     plan = result.plan
-    mode = "barrier" if plan.barrier else (result.upstream and result.upstream.mode) or ""
+    how = answered(result)
     low, high = plan.output_tokens.low, plan.output_tokens.high
     for public in PUBLIC:
         exact = low == high == public.output_tokens
         alike = high <= SHORT if public.output_tokens == SHORT else exact
-        if public.samples == plan.samples and alike and public.mode in ("", mode.split(" ")[0]):
+        if public.samples == plan.samples and alike and public.answered in ("", how):
             return public
     return None
+
+
+def answered(result: Result) -> str:
+    """How the stand-in answered, from the flags that it was started with; "" where unknown."""
+    if result.plan.barrier:
+        return "barrier"
+    flags = shlex.split(result.upstream.mode or "") if result.upstream else []
+    values = dict(itertools.pairwise(flags))
+    seconds = values.get("--gen-seconds", values.get("--delay-s"))
+    slots = values.get("--max-num-seqs")
+    return f"{slots} at a time, {float(seconds):g} s each" if seconds and slots else ""

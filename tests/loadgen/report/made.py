@@ -157,7 +157,7 @@ def _encoded(samples: int, seconds: int, factor: float, seed: int, scenario: str
             healthz_failed=0,
             moved={'asgi_gateway_samples_total{outcome="succeeded"}': float(samples)},
         ),
-        upstream=Upstream(requests=samples, samples=samples, missing=0, mode="instant"),
+        upstream=Upstream(requests=samples, samples=samples, missing=0, mode=""),
         preflight=Preflight(
             ok=False,
             checks=[

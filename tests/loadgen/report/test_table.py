@@ -89,7 +89,7 @@ def test_the_verdict_in_words() -> None:
     assert verdict(made) == "INVALID: the server was not the limit (client at 99 %)"
 
 
-def planned(samples: int, low: int, barrier: bool = False, mode: str = "instant") -> Result:
+def planned(samples: int, low: int, barrier: bool = False, mode: str | None = "") -> Result:
     made = result()
     made.plan = Plan(
         scenario="x",
@@ -108,11 +108,17 @@ def planned(samples: int, low: int, barrier: bool = False, mode: str = "instant"
     [
         (planned(2_048, 16), "2,048 short"),
         (planned(131_072, 16, barrier=True), "131,072 short, barrier"),
-        (planned(131_072, 16, mode="latency"), "131,072 short, 2,048 of 5 s at a time"),
+        (
+            planned(131_072, 16, mode="--lean --gen-seconds 5.0 --max-num-seqs 2048"),
+            "131,072 short, 2,048 of 5 s at a time",
+        ),
         (planned(512, 32_768), "512 of 32k tokens"),
         (planned(131_072, 8_192, barrier=True), "131,072 of 8k tokens"),
         # Not the same load: no figure is put beside it.
         (planned(131_072, 16), None),
+        (planned(131_072, 16, mode=None), None),
+        (planned(131_072, 16, mode="--gen-seconds 0.5 --max-num-seqs 2048"), None),
+        (planned(131_072, 16, mode="--gen-seconds 5"), None),
         (planned(2_047, 16), None),
         (planned(131_072, 4_096), None),
         (planned(512, 16), None),
