@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 
 class Markup(str):
@@ -12,6 +13,9 @@ class Markup(str):
 
     __slots__ = ()
 
+
+SHORT: Final = 16
+"""Letters of a cell that is taken for a figure with its unit."""
 
 Child = Markup | str | int | None
 
@@ -48,19 +52,31 @@ def joined(children: Iterable[Child]) -> Markup:
     return Markup("".join(map(_inner, children)))
 
 
-def table(
-    caption: str, header: Sequence[str], rows: Iterable[Sequence[Child]], numbers: bool = True
-) -> Markup:
-    """A table whose first cell of a row names it. It scrolls within itself where it is too wide."""
-    head = tag("tr", *(tag("th", cell, scope="col") for cell in header))
-    kind = "number" if numbers else None
+def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Child]]) -> Markup:
+    """A table whose first cell of a row names it. It scrolls within itself where it is too wide.
+
+    Columns of short cells only are set as figures: to the right and in one line.
+    """
+    cells = list(rows)
+    kinds: list[str | None] = [None] * len(header)
+    for column in range(1, len(header)):
+        shown = [row[column] for row in cells]
+        if not any(isinstance(cell, Markup) or len(str(cell)) > SHORT for cell in shown):
+            kinds[column] = "number"
+    head = tag(
+        "tr",
+        *(
+            tag("th", cell, scope="col", class_=kind)
+            for cell, kind in zip(header, kinds, strict=True)
+        ),
+    )
     body = [
         tag(
             "tr",
-            tag("th", first, scope="row"),
-            *(tag("td", cell, class_=kind) for cell in rest),
+            tag("th", row[0], scope="row"),
+            *(tag("td", cell, class_=kind) for cell, kind in zip(row[1:], kinds[1:], strict=True)),
         )
-        for first, *rest in rows
+        for row in cells
     ]
     made = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))
     # Focusable, as otherwise no key scrolls it.

@@ -30,7 +30,7 @@ class Public:
 
 
 SHORT: Final = 64
-"""Tokens that count as a short output; theirs were of this order and none of their limits."""
+"""Outputs up to so many tokens are called short here; the record does not give theirs."""
 
 QUEUED: Final = "2048 at a time, 5 s each"
 

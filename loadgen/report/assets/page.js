@@ -69,6 +69,7 @@
     ctx.textAlign = "left";
     ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.setLineDash([2, 4]);
+    let row = 0, last = -Infinity;
     for (const { name, at } of phases) {
       const x = plot.valToPos(at, "x", true);
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -76,7 +77,10 @@
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      ctx.fillText(name, x + 3 * devicePixelRatio, bbox.top + 12 * devicePixelRatio);
+      // A name that would be written over the one before goes below it.
+      row = x - last < 60 * devicePixelRatio ? row + 1 : 0;
+      last = x;
+      ctx.fillText(name, x + 3 * devicePixelRatio, bbox.top + 12 * (row + 1) * devicePixelRatio);
     }
     ctx.restore();
   };
@@ -147,7 +151,7 @@
     details.addEventListener("toggle", () => {
       if (details.children.length > 1) return;
       const head = made("tr", {}, made("th", { scope: "col" }, chart.xLabel));
-      for (const { label } of chart.lines) head.append(made("th", { scope: "col" }, label));
+      for (const { label } of chart.lines) head.append(made("th", { scope: "col", class: "number" }, label));
       const body = made("tbody");
       chart.x.forEach((x, index) => {
         const row = made("tr", {}, made("th", { scope: "row" }, position(chart, x)));

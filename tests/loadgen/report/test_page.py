@@ -184,6 +184,13 @@ def test_markup_escapes_what_is_not_markup(value: str) -> None:
     assert tag("p", Markup("<b>x</b>")) == "<p><b>x</b></p>"
 
 
+def test_columns_of_figures_are_set_as_such() -> None:
+    made = table("t", ["a", "b", "c", "d"], [["x", "1 ms", "words that go on for long", tag("b")]])
+    tags = parsed(made)
+    kinds = [attributes.get("class") for name, attributes in tags.seen if name in ("th", "td")]
+    assert kinds == [None, "number", None, None] * 2
+
+
 def test_data_cannot_leave_its_element() -> None:
     value = {"a": "</script><!--<script>&\u2028", "b": [None, 1.5]}
     made = data(value, "x")
