@@ -185,7 +185,7 @@ class Client:
 
     def _settled(self, sampler: Sampler) -> None:
         self._submitter.ended(sampler)
-        if self.plan.arrivals == "closed":
+        if self._next_row < self.ledger.count and not self._planned:
             self._next(now())
 
     # --- on the way ------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
             title = f"loadgen {plan.scenario}, {plan.samples:,} samples"
             with watching(sys.stderr, title, arguments.quiet) as watcher:
                 parts = served.parts(shown, served.following(watcher, plan.samples))
+                parts = parts._replace(sdk_python=arguments.sdk_python)
                 result = uvloop.run(run(plan, parts))
             if result.upstream is not None:
                 result.upstream.mode = served.mode

@@ -114,7 +114,7 @@ async def _floor(plan: Plan) -> float:
     api = Api(where, plan.api_key, Traffic())
     extra = b"x-tinker-request-type: Sample\r\nx-tinker-request-iteration: 0\r\n"
     body = b'{"request_id":"%b","allow_metadata_only":false}' % (b"e" * 41)
-    promise = api.post(b"asample", Samples(plan).request(0, b"t", 0))
+    promise = Samples(plan).request(0, api.head(b"asample"), b"t", 0)
     result = whole(api.head(b"retrieve_future", PROTOBUF, extra), body)
     requests = (
         promise.replace(b"/api/v1/asample", b"/floor/promise", 1),

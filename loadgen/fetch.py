@@ -79,6 +79,10 @@ class Fetcher:
         self._line = Line(places, share.flags.inflight_response_bytes_semaphore_size)
         self._waiting: deque[_Fetch] = deque()
         self._outputs = share.samples.output_tokens
+        self._expected = share.expected
+        self._ledger = share.ledger
+        self._traffic = share.traffic
+        self._first, self._stride = share.process, share.plan.processes
         self._head = share.api.head(
             b"retrieve_future",
             PROTOBUF,
@@ -89,23 +93,23 @@ class Fetcher:
 
     def fetch(self, row: int, sampler: Sampler, request_id: str, size: int | None = None) -> None:
         """size: of the result where the server told it, which spares the metadata."""
-        self._again(_Fetch(row, sampler, request_id, size))
-
-    def _again(self, fetch: _Fetch) -> None:
-        line = self._line
-        if self._waiting or not line.open:
-            self._waiting.append(fetch)
-            self._pump()
+        fetch, line = _Fetch(row, sampler, request_id, size), self._line
+        if self._waiting or line.taken >= line.places or line.balance < 0:
+            self._again(fetch)
         else:
             self._send(fetch)
 
+    def _again(self, fetch: _Fetch) -> None:
+        self._waiting.append(fetch)
+        self._pump()
+
     def _pump(self) -> None:
         waiting, line = self._waiting, self._line
-        while waiting and line.open:
+        while waiting and line.taken < line.places and line.balance >= 0:
             self._send(waiting.popleft())
 
     def _send(self, fetch: _Fetch) -> None:
-        share, traffic, line = self._share, self._share.traffic, self._line
+        share, traffic, line = self._share, self._traffic, self._line
         line.taken += 1
         line.balance -= fetch.size
         limit: Limit | None = None
@@ -128,15 +132,15 @@ class Fetcher:
         self._pool.ask(request, partial(self._answered, fetch), limit)
 
     def _answered(self, fetch: _Fetch, status: int, kind: bytes, body: bytes) -> None:
-        line, share = self._line, self._share
+        line, row = self._line, fetch.row
         line.taken -= 1
         line.balance += fetch.size
-        expected = share.expected
-        if expected is not None and body == expected[fetch.row] and PROTOBUF in kind:
-            at = now()
-            share.ledger.fetched[fetch.row] = fetch.sent
-            share.ledger.succeed(fetch.row, self._outputs[share.number(fetch.row)], 0, at)
-            self._ended(fetch.row, fetch.sampler, fetch.request_id)
+        expected = self._expected
+        if expected is not None and body == expected[row] and PROTOBUF in kind:
+            ledger = self._ledger
+            ledger.fetched[row] = fetch.sent
+            ledger.succeed(row, self._outputs[self._first + row * self._stride], 0, now())
+            self._ended(row, fetch.sampler, fetch.request_id)
         else:
             self._stepped(fetch, status, kind, body)
         if self._waiting:

@@ -16,7 +16,7 @@ from loadgen.plan import Length, Plan
 from loadgen.report.commands import add_thresholds
 from loadgen.scenarios import SCENARIOS
 
-STYLES: Final = ("futures", "future")
+STYLES: Final = ("futures", "future", "sdk")
 
 
 def add_run(
@@ -44,8 +44,10 @@ def add_run(
     add(
         "--style",
         choices=STYLES,
-        help="futures: batched polls; future: one poll a sample (default: as the server offers)",
+        help="futures: batched polls; future: one poll a sample; sdk: the tinker package itself "
+        "(default: as the server offers)",
     )
+    add("--sdk-python", metavar="PATH", help="an interpreter with tinker, for --style sdk")
     add("--arrivals", choices=("closed", "constant", "poisson"), help="poisson needs --rate")
     add("--rate", type=float, metavar="N", help="samples a second")
     add("--concurrency", type=int, metavar="N", help="samples at a time, 0 for all; closed loop")

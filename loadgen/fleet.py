@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from loadgen import sdk
 from loadgen.ledger import Merged
 from loadgen.plan import Plan
 from loadgen.selfcheck import Check
@@ -59,6 +60,7 @@ class Fleet:
         self.members = members
         self.timeline: list[tuple[float, int, float]] = []
         self.start = 0.0
+        self.versions: dict[str, str] = {}
         self._changed = asyncio.Event()
 
     @property
@@ -118,21 +120,32 @@ class Fleet:
         checks = []
         for member in self.members:
             order = Order(plan=self.plan, process=member.index, folder=str(self.folder))
+            if self.plan.style == "sdk":
+                ledger, release = sdk.ledger(self.plan, member.index, self.folder)
+                ledger.save(order.ledger)
+                self.versions["tinker"] = release
             merged.add(order.ledger, member.index, self.plan.processes)
             checks.append(msgspec.json.decode(order.check.read_bytes(), type=Check))
         return merged, checks
 
 
 @contextlib.asynccontextmanager
-async def started(plan: Plan, folder: Path) -> AsyncIterator[Fleet]:
+async def started(plan: Plan, folder: Path, sdk_python: str | None = None) -> AsyncIterator[Fleet]:
     """All processes, their handshakes done. They are gone afterwards, whatever happens.
+
+    sdk_python: the interpreter that has the tinker package, this one unless given; style sdk only.
 
     Raises FleetError where one is not ready, with what it said.
     """
     members: list[Member] = []
     try:
         for index in range(plan.processes):
-            members.append(Member(index, await _start()))
+            if plan.style == "sdk":
+                sdk.todo(plan, index, folder)
+                command = [sdk_python or sys.executable, str(sdk.WORKER)]
+            else:
+                command = [sys.executable, "-m", "loadgen.worker"]
+            members.append(Member(index, await _start(*command)))
             order = Order(plan=plan, process=index, folder=str(folder))
             members[-1].tell(msgspec.json.encode(order))
         try:
@@ -147,12 +160,10 @@ async def started(plan: Plan, folder: Path) -> AsyncIterator[Fleet]:
             await _end(member)
 
 
-async def _start() -> asyncio.subprocess.Process:
+async def _start(*command: str) -> asyncio.subprocess.Process:
     inherited = os.environ.get("PYTHONPATH")
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "loadgen.worker",
+        *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), inherited)))},

@@ -76,7 +76,9 @@ def stages(plan: Plan, merged: Merged, hits: Hit | None) -> dict[str, Stage]:
     if plan.warmup_s and good.any():
         good &= merged.planned >= merged.planned.min() + plan.warmup_s
     found = {
-        "submit": _stage(good, merged.sent, merged.accepted, merged.planned),
+        "submit": _stage(
+            good & (merged.accepted > 0), merged.sent, merged.accepted, merged.planned
+        ),
         "fetch": _stage(good & (merged.fetched > 0), merged.fetched, merged.done),
         "e2e": _stage(good, merged.sent, merged.done, merged.planned),
     }

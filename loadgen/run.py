@@ -43,6 +43,7 @@ class Parts(NamedTuple):
     stand_in: StandIn | None = None
     servers: Mapping[str, Callable[[], float]] = {}
     server_pid: int | None = None
+    sdk_python: str | None = None
     show: Show | None = None
 
 
@@ -76,12 +77,13 @@ async def run(plan: Plan, parts: Parts) -> Result:
     """Raises FleetError where the processes cannot begin, StandInError where it does not answer."""
     where = environment(parts.command)
     with tempfile.TemporaryDirectory(prefix="loadgen-") as folder:
-        async with started(plan, Path(folder)) as fleet:
+        async with started(plan, Path(folder), parts.sdk_python) as fleet:
             stretches = Stretches(parts.servers, fleet)
             before = machine_cpu_s()
             await _driven(plan, parts, fleet, stretches)
             after = machine_cpu_s()
             merged, checks = fleet.merged()
+            where.versions.update(fleet.versions)
     hits = None if parts.stand_in is None else await parts.stand_in.hits()
     upstream = None if hits is None else _upstream(merged, hits)
     client = _client(plan, checks, (after[0] - before[0]) / max(after[1] - before[1], 0.01))

@@ -20,8 +20,6 @@ from loadgen.sampling_pb2 import (
 from loadgen.schedule import lengths
 from loadgen.tape import LOGPROBS, key_of, slices, tape
 
-_FIRST_ID: Final = 1_000
-_PER_ID: Final = 20_000
 _FILLER: Final = 7_919
 _ITEM: Final = 4
 
@@ -29,6 +27,26 @@ EXPECTED_CAP: Final = 128 << 20
 
 TELLING: Final = 8
 """From so many tokens on, two samples with the same tokens and logprobs are one result twice."""
+
+
+_REQUEST: Final = (
+    b'{"sampling_session_id":"%b","seq_id":%d,"num_samples":1,"prompt":{"chunks":'
+    b'[{"type":"encoded_text","tokens":[%d,%d,%d%b]}]},"sampling_params":{"max_tokens":%d,'
+    b'"temperature":1.0,"top_k":-1,"top_p":1.0},"prompt_logprobs":false,'
+    b'"topk_prompt_logprobs":0,"topk_sample_logprobs":0,"record_stability_info":false,'
+    b'"prompt_alt_tokens_k":0,"type":"sample"}'
+)
+
+
+class Vocabulary:
+    """The ids that prompts are made of: few enough for any model, none of them special."""
+
+    FIRST: Final = 1_000
+    COUNT: Final = 20_000
+
+
+_FIRST_ID: Final = Vocabulary.FIRST
+_PER_ID: Final = Vocabulary.COUNT
 
 
 class Finding(NamedTuple):
@@ -53,23 +71,42 @@ class Samples:
         prompts, outputs = lengths(plan)
         self.prompt_tokens: list[int] = prompts.tolist()
         self.output_tokens: list[int] = outputs.tolist()
-        filler = [b",%d" % (_FIRST_ID + i * _FILLER % _PER_ID) for i in range(max(prompts) - 3)]
+        filler = [b",%d" % token for token in self.filler_ids()]
         self._filler = b"".join(filler)
         self._bounds = list(accumulate(map(len, filler), initial=0))
-        self._third = _FIRST_ID + plan.seed % _PER_ID
+        self.third = _FIRST_ID + plan.seed % _PER_ID
         self._shorter = plan.shorter
         self._oracle = _Oracle(plan.model) if plan.oracle else None
 
-    def request(self, number: int, target: bytes, seq_id: int) -> bytes:
-        """The body of its asample to the sampling session `target`."""
-        return (
-            b'{"sampling_session_id":"%b","seq_id":%d,"num_samples":1,"prompt":{"chunks":'
-            b'[{"type":"encoded_text","tokens":%b}]},"sampling_params":{"max_tokens":%d,'
-            b'"temperature":1.0,"top_k":-1,"top_p":1.0},"prompt_logprobs":false,'
-            b'"topk_prompt_logprobs":0,"topk_sample_logprobs":0,"record_stability_info":false,'
-            b'"prompt_alt_tokens_k":0,"type":"sample"}'
-            % (target, seq_id, self.prompt(number), self.output_tokens[number])
+    @property
+    def knows(self) -> bool:
+        """Whether every token of a right result is known."""
+        return self._oracle is not None
+
+    def filler_ids(self) -> list[int]:
+        """What follows the first three ids of a prompt, as long as the longest needs it."""
+        longest = max(self.prompt_tokens)
+        return [_FIRST_ID + i * _FILLER % _PER_ID for i in range(longest - 3)]
+
+    def request(self, number: int, head: bytes, target: bytes, seq_id: int) -> bytes:
+        """Its whole asample to the sampling session `target`. head: see session.Api.head."""
+        second, first = divmod(number, _PER_ID)
+        body = _REQUEST % (
+            target,
+            seq_id,
+            _FIRST_ID + first,
+            _FIRST_ID + second,
+            self.third,
+            self._filler[: self._bounds[self.prompt_tokens[number] - 3]],
+            self.output_tokens[number],
         )
+        return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+
+    def prompt(self, number: int) -> bytes:
+        """Its ids as JSON without blanks."""
+        second, first = divmod(number, _PER_ID)
+        rest = self._filler[: self._bounds[self.prompt_tokens[number] - 3]]
+        return b"[%d,%d,%d%b]" % (_FIRST_ID + first, _FIRST_ID + second, self.third, rest)
 
     def expect(self, numbers: range) -> list[bytes] | None:
         """The results of these as protobuf writes them, to compare with before looking closer.
@@ -88,12 +125,6 @@ class Samples:
         before, between = _frame(count)
         return b"".join((before, tokens, between, logprobs))
 
-    def prompt(self, number: int) -> bytes:
-        """Its ids as JSON without blanks."""
-        second, first = divmod(number, _PER_ID)
-        rest = self._filler[: self._bounds[self.prompt_tokens[number] - 3]]
-        return b"[%d,%d,%d%b]" % (_FIRST_ID + first, _FIRST_ID + second, self._third, rest)
-
     def check(self, number: int, body: bytes) -> Finding:
         """What is wrong with the result of a sample, if anything is."""
         try:
@@ -111,6 +142,23 @@ class Samples:
         if count < TELLING or (self._oracle is not None and wrong != "identity"):
             return Finding(wrong, count, 0)  # known to be its own, or too short to tell
         return Finding(wrong, count, _digest(tokens, logprobs))
+
+    def differs(
+        self, number: int, tokens: int, logprobs: int, of_tokens: str, of_both: str
+    ) -> str | None:
+        """What is wrong with a result of which only lengths and digests are known."""
+        asked = self.output_tokens[number]
+        if tokens > asked or (tokens < asked and not self._shorter):
+            return "tokens"
+        if logprobs != tokens:
+            return "logprobs"
+        if self._oracle is None:
+            return None
+        right = self._oracle.answer(self.prompt(number), tokens)
+        if of_tokens != blake2b(right[0], digest_size=8).hexdigest():
+            return "identity"
+        state = blake2b(right[0] + right[1], digest_size=8)
+        return None if of_both == state.hexdigest() else "logprobs"
 
     def digest(self, number: int) -> int:
         """Of the right result of a sample; 0 without an oracle."""

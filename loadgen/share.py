@@ -73,8 +73,3 @@ class Line:
 
     def __repr__(self) -> str:
         return f"<Line {self.taken} of {self.places} taken, {len(self.rows)} waiting>"
-
-    @property
-    def open(self) -> bool:
-        """Whether the next one may go on."""
-        return self.taken < self.places and self.balance >= 0

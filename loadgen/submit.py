@@ -12,7 +12,7 @@ import msgspec
 
 from loadgen import rules
 from loadgen.rules import Step
-from loadgen.session import Sampler, whole
+from loadgen.session import Sampler
 from loadgen.share import Line, Share, now
 from loadgen.wire import Pool
 
@@ -50,6 +50,11 @@ class Submitter:
         accepted: told row, sampler and request id. refused: told of a row that has its outcome.
         """
         self._share = share
+        self._samples = share.samples
+        self._samplers = share.samplers
+        self._stride = share.plan.processes
+        self._sent = share.ledger.sent
+        self._traffic = share.traffic
         self._pool = pool
         self._in_flight = in_flight
         self._accepted = accepted
@@ -82,7 +87,7 @@ class Submitter:
     def submit(self, row: int) -> None:
         """Send what was counted in flight before: for the first time, or again after 410."""
         line = self._line
-        if line.rows or self._backoff_until or not line.open:
+        if line.rows or self._backoff_until or line.taken >= line.places or line.balance < 0:
             line.rows.append(row)
             self._pump()
         else:
@@ -104,7 +109,7 @@ class Submitter:
                 factor = rules.BACKOFF_BYTES_FACTOR
             else:
                 self._backoff_until = 0.0
-        while line.rows and line.open:
+        while line.rows and line.taken < line.places and line.balance >= 0:
             if factor > 1 and line.taken >= rules.SUBMITS_IN_BACKOFF:
                 self._resume_at(self._backoff_until, now())
                 return
@@ -120,19 +125,18 @@ class Submitter:
         self._pump()
 
     def _send(self, row: int, factor: int) -> None:
-        share, ledger = self._share, self._share.ledger
-        number = share.process + row * share.plan.processes
-        sampler = share.samplers[row % len(share.samplers)]
+        share, samples = self._share, self._samples
+        number = share.process + row * self._stride
+        sampler = self._samplers[row % len(self._samplers)]
         again = self._again.get(row) if self._again else None
         seq_id = sampler.next_seq_id() if again is None else again.seq_id
-        samples = share.samples
         estimate = rules.BYTES_PER_TOKEN * samples.prompt_tokens[number]
         cost = estimate * factor
         self._line.balance -= cost
-        request = whole(self._head, samples.request(number, sampler.target_bytes, seq_id))
-        if not ledger.sent[row]:
-            ledger.sent[row] = now()
-        share.traffic.submits += 1
+        request = samples.request(number, self._head, sampler.target_bytes, seq_id)
+        if not self._sent[row]:
+            self._sent[row] = now()
+        self._traffic.submits += 1
         self._pool.ask(request, partial(self._answered, row, sampler, seq_id, cost, estimate))
 
     def _answered(
@@ -149,10 +153,10 @@ class Submitter:
         line = self._line
         line.taken -= 1
         line.balance += cost
-        if status == 200:
-            self._promised(row, sampler, body)
-        else:
+        if status != 200:
             self._not_promised(row, sampler, seq_id, estimate, status, body)
+        elif (request_id := self._promised(row, sampler, body)) is not None:
+            self._accepted(row, sampler, request_id)
         if line.rows:
             self._pump()
 
@@ -180,17 +184,18 @@ class Submitter:
         self._paused_until = max(self._paused_until, now() + rules.pause_s(estimate))
         self._backoff_until = self._paused_until + rules.BACKOFF_LASTS_S
 
-    def _promised(self, row: int, sampler: Sampler, body: bytes) -> None:
+    def _promised(self, row: int, sampler: Sampler, body: bytes) -> str | None:
+        """The id, noted in the ledger; None where the reply is none that the SDK takes."""
         if self._again:
             self._again.pop(row, None)
         try:
             promise = _promise.decode(body)
         except msgspec.MsgspecError:
             self._refuse(row, sampler, "reply", body)
-            return
+            return None
         if len(promise.sample_sequence_ids) != 1:
             self._refuse(row, sampler, "sequence_ids", body)
-            return
+            return None
         ledger, request_id = self._share.ledger, promise.request_id
         if ledger.ids[row] is None:
             ledger.ids[row] = request_id
@@ -198,7 +203,7 @@ class Submitter:
         else:
             ledger.named(row, request_id)
         ledger.accepted[row] = now()
-        self._accepted(row, sampler, request_id)
+        return request_id
 
     def _refuse(self, row: int, sampler: Sampler, why: str, body: bytes) -> None:
         shown = body[:200].decode("utf-8", "replace")

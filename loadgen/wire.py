@@ -126,12 +126,19 @@ class Wire(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._pool.received += len(data)
+        pool = self._pool
+        size = len(data)
+        pool.received += size
         if self._message is None:
             end = data.find(b"\r\n\r\n") + 4
             head = self._heads.get(data[:end])
-            if head is not None and len(data) == end + head.length:
-                self._answered(head, data[end:])
+            if head is not None and size == end + head[2] and self.done is not None:
+                done, self.done = self.done, None
+                if self.timer is not None:
+                    self.timer.cancel()
+                    self.timer = None
+                pool.free(self)
+                done(head[0], head[1], data[end:])
                 return
             self._message = _Message()
         self._parse(data)
@@ -150,7 +157,7 @@ class Wire(asyncio.Protocol):
             self._message = None
             body = message.parts[0] if len(message.parts) == 1 else b"".join(message.parts)
             end = data.find(b"\r\n\r\n") + 4
-            if head.length == len(body) and len(data) == end + len(body):
+            if head.kept and head.length == len(body) and len(data) == end + len(body):
                 if len(self._heads) >= HEADS_CAP:
                     self._heads.clear()
                 self._heads[data[:end]] = head
@@ -221,6 +228,7 @@ class Pool:
         self._lost = 0
         self._closed = False
         self._loop = asyncio.get_running_loop()
+        self._clock = now()  # as of the last sweep, which is near enough for limits
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def __repr__(self) -> str:
@@ -242,7 +250,7 @@ class Pool:
             transport = wire.transport
             if transport is not None and not transport.is_closing():
                 wire.done = done
-                wire.sent = now()
+                wire.sent = self._clock
                 if limit is not None:
                     wire.timer = self._loop.call_later(limit[0], wire.give_up, limit[1])
                 self.sent += len(request)
@@ -276,7 +284,8 @@ class Pool:
             wire.give_up(DROPPED)
 
     def _sweep(self) -> None:
-        latest = now() - self._within_s
+        self._clock = now()
+        latest = self._clock - self._within_s
         for wire in [each for each in self._all if each.done is not None and each.sent < latest]:
             wire.give_up(OVERDUE)
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
