@@ -21,7 +21,7 @@ import uvloop
 from loadgen.flags import plan_of
 from loadgen.fleet import FleetError
 from loadgen.processes import StartError, cpu_s_of, serving
-from loadgen.report.ending import finish
+from loadgen.report.ending import check_places, finish
 from loadgen.report.live import Watcher, watching
 from loadgen.report.progress import Following, rss_of
 from loadgen.report.thresholds import ThresholdError, bounds
@@ -40,6 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Run it; the exit status."""
     shown = shlex.join(["loadgen", *sys.argv[1:]])
     try:
+        check_places(arguments.json, arguments.html)
         with _served(arguments) as served:
             style = arguments.style or offered_style(served.url)
             plan = plan_of(arguments, served.url, style)

@@ -12,6 +12,13 @@ from loadgen.report.table import lines
 from loadgen.results import Result, encode
 
 
+def check_places(*paths: Path | None) -> None:
+    """Before an hour's run rather than after it: raises OSError where a file has no folder."""
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise NotADirectoryError(f"{path}: there is no folder {path.absolute().parent}")
+
+
 def finish(
     result: Result,
     wanted: Sequence[thresholds.Bound],

@@ -52,6 +52,17 @@ def sides(saved: Callable[[str, Result], Path]) -> tuple[list[Path], list[Path]]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
+# --- run ----------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_files_have_no_folder_does_not_begin(tmp_path: Path) -> None:
+    place = tmp_path / "none" / "x.html"
+    for flag in ("--json", "--html"):
+        done = loadgen("run", "--start", "touch began {upstream}", flag, place)
+        assert done.returncode == 2
+        assert f"{place}: there is no folder {place.parent}" in done.stderr
+
+
 # --- report -------------------------------------------------------------------------------------
 
 
