@@ -9,21 +9,28 @@ from collections.abc import Callable, Sequence
 from loadgen import preflight_command, upstream_command
 from loadgen.arguments import whole
 from loadgen.flags import add_run
+from loadgen.report import commands as report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; the exit status is its own."""
-    parser = argparse.ArgumentParser(
-        prog="loadgen", description="Load harness for the sampling gateway."
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    upstream_command.add_to(commands)
-    add_run(commands, _run)
-    preflight_command.add_to(commands)
-    _add_cost(commands)
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of all subcommands."""
+    made = argparse.ArgumentParser(
+        prog="loadgen", description="Load harness for the sampling gateway."
+    )
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    upstream_command.add_to(commands)
+    add_run(commands, _run)
+    report.add(commands)
+    preflight_command.add_to(commands)
+    _add_cost(commands)
+    return made
 
 
 def _run(arguments: argparse.Namespace) -> int:

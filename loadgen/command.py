@@ -13,7 +13,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,55 +22,56 @@ from loadgen import preflight
 from loadgen.flags import plan_of
 from loadgen.fleet import FleetError
 from loadgen.limits import NoSuchProcess
-from loadgen.plan import Plan
 from loadgen.preflight_command import found_here
 from loadgen.processes import StartError, cpu_s_of, serving
-from loadgen.results import Result, encode
-from loadgen.run import Parts, run
+from loadgen.report.ending import check_places, finish
+from loadgen.report.live import Watcher, watching
+from loadgen.report.progress import Following, rss_of
+from loadgen.report.thresholds import ThresholdError, bounds
+from loadgen.run import Parts, Show, run
 from loadgen.scenarios import SCENARIOS
 from loadgen.schedule import PlanError
 from loadgen.session import Flags
 from loadgen.standin import StandIn, StandInError
-from loadgen.summary import lines
 from loadgen.wire import address
-from loadgen.worker import Progress
 
 USAGE_ERROR: Final = 2
 CONFIG_WITHIN_S: Final = 10.0
-SHOW_EVERY_S: Final = 2.0
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run it; the exit status."""
     shown = shlex.join(["loadgen", *sys.argv[1:]])
     try:
+        check_places(arguments.json, arguments.html)
         with _served(arguments) as served:
             style = arguments.style or offered_style(served.url)
             plan = plan_of(arguments, served.url, style)
-            parts = served.parts(shown, None if arguments.quiet else _shower(plan))
-            parts = parts._replace(sdk_python=arguments.sdk_python, profile=arguments.profile)
+            wanted = bounds(arguments.threshold, arguments.thresholds, plan)
             checked = found_here(plan, served.pids.get("server"))
             if not (checked.ok or arguments.no_preflight):
                 print("\n".join(preflight.lines(checked)), file=sys.stderr)
                 return USAGE_ERROR
-            result = uvloop.run(run(plan, parts))
+            title = f"loadgen {plan.scenario}, {plan.samples:,} samples"
+            with watching(sys.stderr, title, arguments.quiet) as watcher:
+                parts = served.parts(shown, served.following(watcher, plan.samples))
+                parts = parts._replace(sdk_python=arguments.sdk_python, profile=arguments.profile)
+                result = uvloop.run(run(plan, parts))
             result.preflight = checked
-    except (PlanError, ValueError) as error:
+            if result.upstream is not None:
+                result.upstream.mode = served.mode
+    except (PlanError, ThresholdError, ValueError) as error:
         arguments.parser.error(str(error))
     except (FleetError, NoSuchProcess, StandInError, StartError, OSError) as error:
         print(f"loadgen run: {error}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         return 130
-    return finished(result, arguments)
-
-
-def finished(result: Result, arguments: argparse.Namespace) -> int:
-    """Show and write a result."""
-    print("\n".join(lines(result)))
-    if arguments.json:
-        Path(arguments.json).write_bytes(encode(result))
-    return result.verdict.exit_status
+    try:
+        return finish(result, wanted, sys.stdout, arguments.json, arguments.html)
+    except OSError as error:
+        print(f"loadgen run: {error}", file=sys.stderr)
+        return USAGE_ERROR
 
 
 def offered_style(url: str) -> str:
@@ -94,13 +94,17 @@ def offered_style(url: str) -> str:
 
 
 class Served(NamedTuple):
-    """What the run is against. pids: of the server and the stand-in, where they are known."""
+    """What the run is against. pids: of the server and the stand-in, where they are known.
+
+    mode: the stand-in's flags, where this program starts it.
+    """
 
     url: str
     stand_in: str | None
     pids: dict[str, int]
+    mode: str | None = None
 
-    def parts(self, command: str, show: _Shower | None) -> Parts:
+    def parts(self, command: str, show: Show | None) -> Parts:
         return Parts(
             command=command,
             stand_in=None if self.stand_in is None else StandIn(self.stand_in),
@@ -108,6 +112,12 @@ class Served(NamedTuple):
             server_pid=self.pids.get("server"),
             show=show,
         )
+
+    def following(self, watcher: Watcher, samples: int) -> Following:
+        pid = self.pids.get("server")
+        if pid is None:
+            return Following(watcher, samples)
+        return Following(watcher, samples, partial(cpu_s_of, pid), partial(rss_of, pid))
 
 
 @contextlib.contextmanager
@@ -133,26 +143,5 @@ def _served(arguments: argparse.Namespace) -> Iterator[Served]:
         words = shlex.split(arguments.start)
         server = [word.replace("{upstream}", stand_in.url) for word in words]
         with serving(server, core=cores[0] if pinned else None) as child:
-            yield Served(child.url, stand_in.url, {"server": child.pid, "upstream": stand_in.pid})
-
-
-class _Shower:
-    """Progress as plain lines on stderr."""
-
-    def __init__(self, samples: int) -> None:
-        self._samples = samples
-        self._next_s = SHOW_EVERY_S
-
-    def __call__(self, progress: Progress, seconds: float) -> None:
-        if seconds < self._next_s:
-            return
-        self._next_s = seconds + SHOW_EVERY_S
-        print(
-            f"{seconds:6.0f} s  {progress.accepted:,} accepted, {progress.settled:,} of "
-            f"{self._samples:,} ended, {progress.failed:,} not well, {progress.polls:,} polls",
-            file=sys.stderr,
-        )
-
-
-def _shower(plan: Plan) -> _Shower:
-    return _Shower(plan.samples)
+            pids = {"server": child.pid, "upstream": stand_in.pid}
+            yield Served(child.url, stand_in.url, pids, shlex.join(flags))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from loadgen.plan import Length, Plan
+from loadgen.report.commands import add_thresholds
 from loadgen.scenarios import SCENARIOS
 
 STYLES: Final = ("futures", "future", "sdk")
@@ -72,10 +74,12 @@ def add_run(
     add("--upstream-args", metavar="ARGS", help="flags of the stand-in that --start starts")
     add("--server-pid", type=int, metavar="PID", help="the process behind --url, to measure")
     add("--pin", action="store_true", help="with --start: server on core 0, all else on the others")
-    add("--json", metavar="FILE", help="write the result there")
+    add("--json", type=Path, metavar="FILE", help="write the result there")
+    add("--html", type=Path, metavar="FILE", help="write it as one page that works offline")
     add("--profile", action="store_true", help="record the server and a client process by py-spy")
     add("--no-preflight", action="store_true", help="run although the machine is too small")
     add("--quiet", action="store_true", help="no progress")
+    add_thresholds(parser)
     parser.set_defaults(run=run, parser=parser)
 
 

@@ -144,7 +144,10 @@ class Server(msgspec.Struct, kw_only=True):
 
 
 class Upstream(msgspec.Struct, kw_only=True):
-    """What the stand-in saw. ceiling_per_s: what it can answer by itself on this machine."""
+    """What the stand-in saw. ceiling_per_s: what it can answer by itself on this machine.
+
+    mode: the flags that it was started with, null where another started it.
+    """
 
     requests: int
     samples: int
