@@ -47,14 +47,10 @@ class Sampler:
         self.clone = clone
         self.in_flight = 0
         self.target_bytes = target.encode()
-        self._next = clone * PER_CLONE
+        self.next_seq_id = clone * PER_CLONE
 
     def __repr__(self) -> str:
         return f"<Sampler {self.index} {self.target}/{self.clone} in_flight={self.in_flight}>"
-
-    def next_seq_id(self) -> int:
-        self._next += 1
-        return self._next - 1
 
 
 class Api:

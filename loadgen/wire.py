@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import httptools
+import msgspec
 
 from loadgen.outcomes import Traffic
 
@@ -72,13 +73,21 @@ def headers(where: Address, api_key: str, version: str = "0.38.0") -> bytes:
     ).encode()
 
 
-class _Head(NamedTuple):
-    """What follows a head. length: of the body, -1 where only a parser can tell its end."""
+class _Head(msgspec.Struct, gc=False):
+    """What httptools made of a head. size: of the whole answer, -1 where only a parser can tell.
 
+    end: where the body begins. kept: whether the connection may be used again.
+    """
+
+    data: bytes
     status: int
     kind: bytes
-    length: int
+    end: int
+    size: int
     kept: bool
+
+
+_NO_HEAD: Final = _Head(b"", 0, b"", 0, -1, kept=False)
 
 
 class _Message:
@@ -104,7 +113,7 @@ class _Message:
     def on_message_complete(self) -> None:
         parser = self.parser
         kept = bool(parser.should_keep_alive())  # says no once this has returned
-        self.head = _Head(parser.get_status_code(), self.kind, self.length, kept)
+        self.head = _Head(b"", parser.get_status_code(), self.kind, 0, -1, kept)
 
 
 class Wire(asyncio.Protocol):
@@ -129,19 +138,26 @@ class Wire(asyncio.Protocol):
         pool = self._pool
         size = len(data)
         pool.received += size
+        if self._message is None and self.done is not None:
+            head = pool.last
+            if size != head.size or not data.startswith(head.data):
+                end = data.find(b"\r\n\r\n") + 4
+                known = self._heads.get(data[:end])
+                if known is None or known.size != size:
+                    self._message = _Message()
+                    self._parse(data)
+                    return
+                head = pool.last = known
+            done, self.done = self.done, None
+            if self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
+            pool.idle.append(self)
+            if pool.waiting:
+                pool.ask(*pool.waiting.popleft())
+            done(head.status, head.kind, data[head.end :])
+            return
         if self._message is None:
-            end = data.find(b"\r\n\r\n") + 4
-            head = self._heads.get(data[:end])
-            if head is not None and size == end + head[2] and self.done is not None:
-                done, self.done = self.done, None
-                if self.timer is not None:
-                    self.timer.cancel()
-                    self.timer = None
-                pool.idle.append(self)
-                if pool.waiting:
-                    pool.ask(*pool.waiting.popleft())
-                done(head[0], head[1], data[end:])
-                return
             self._message = _Message()
         self._parse(data)
 
@@ -159,10 +175,11 @@ class Wire(asyncio.Protocol):
             self._message = None
             body = message.parts[0] if len(message.parts) == 1 else b"".join(message.parts)
             end = data.find(b"\r\n\r\n") + 4
-            if head.kept and head.length == len(body) and len(data) == end + len(body):
+            if head.kept and message.length == len(body) and len(data) == end + len(body):
                 if len(self._heads) >= HEADS_CAP:
                     self._heads.clear()
-                self._heads[data[:end]] = head
+                head.data, head.end, head.size = data[:end], end, len(data)
+                self._heads[head.data] = head
             self._answered(head, body)
 
     def _answered(self, head: _Head, body: bytes) -> None:
@@ -203,8 +220,8 @@ class Pool:
     """Connections to one server, all with one limit on how long an answer may take.
 
     At most `size` requests are under way, the others wait in order; 0 for no bound. Connections
-    come from the source addresses in turn, where there are any. `idle`, `waiting` and `received`
-    are for the connections.
+    come from the source addresses in turn, where there are any. `idle`, `waiting`, `received`
+    and `last` are for the connections.
     """
 
     def __init__(
@@ -218,6 +235,7 @@ class Pool:
     ) -> None:
         self.sent = 0
         self.received = 0
+        self.last = _NO_HEAD
         self._traffic = traffic
         self._where = where
         self._within_s = within_s
