@@ -45,9 +45,9 @@ def _add_cost(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="measure what the client itself costs",
         description="CPU a sample of the client against two of the leanest POSTs, in turns.",
     )
-    parser.add_argument("--style", choices=("futures", "future"), default="futures")
-    parser.add_argument("--samples", type=whole(100), default=10_000, metavar="N")
-    parser.add_argument("--turns", type=whole(1), default=5, metavar="N")
+    parser.add_argument("--style", choices=("future", "futures"), default="future")
+    parser.add_argument("--samples", type=whole(100), default=2_000, metavar="N")
+    parser.add_argument("--turns", type=whole(1), default=25, metavar="N")
     parser.set_defaults(run=_cost)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from loadgen.address import address
 from loadgen.batched import Poller
 from loadgen.fetch import Fetcher
 from loadgen.ledger import Ledger
@@ -18,7 +19,7 @@ from loadgen.selfcheck import SelfCheck
 from loadgen.session import Api, Flags, HandshakeError, Sampler, beat, finish, handshake
 from loadgen.share import Share, now, rows_of
 from loadgen.submit import Submitter
-from loadgen.wire import Pool, address
+from loadgen.wire import Pool
 
 SUBMIT_WITHIN_S: Final = 60.0
 SESSION_WITHIN_S: Final = 30.0
@@ -48,6 +49,7 @@ class Client:
         self._next_row = 0
         self._planned: list[float] = []
         self._closed = plan.arrivals == "closed"
+        self._gated = False
         self._ended = False
         own = len(list(Path("/proc/self/fd").iterdir()))
         self.check = SelfCheck(self._work, lambda: own + sum(pool.open for pool in self._pools))
@@ -73,11 +75,12 @@ class Client:
             flags=self.flags,
             samplers=self._samplers,
         )
+        self._gated = not batched
         self._submitter = Submitter(
             share,
             self._pool(SUBMIT_WITHIN_S, size=plan.submitters),
             in_flight=0 if batched else self.flags.sample_max_concurrent_requests,
-            refused=lambda _, sampler: self._settled(sampler),
+            refused=self._settled,
         )
         places = plan.fetchers if batched else UNBOUNDED
         self._fetcher = Fetcher(
@@ -85,7 +88,7 @@ class Client:
             self._pool(plan.poll_timeout_s, size=plan.fetchers if batched else 0),
             places=places,
             held=not batched,
-            ended=self._fetched_batched if batched else self._fetched,
+            ended=self._fetched_batched if batched else self._settled,
             gone=self._submitter.submit,
         )
         self._submitter.accepted = self._accepted_batched if batched else self._fetcher.fetch
@@ -97,7 +100,7 @@ class Client:
                     pool,
                     sampler,
                     completed=self._fetcher.fetch,
-                    poisoned=lambda _, sampler: self._settled(sampler),
+                    poisoned=self._settled,
                 )
                 for sampler in self._samplers
             }
@@ -179,22 +182,20 @@ class Client:
         if row < len(planned) and not self._ended:
             asyncio.get_running_loop().call_later(planned[row] - time, self._open_loop)
 
-    def _settled(self, sampler: Sampler) -> None:
-        self._submitter.ended(sampler)
-        row = self._next_row
+    def _settled(self, _: int, sampler: Sampler, __: str = "") -> None:
+        """A sample has its outcome: its sampler has room again, and the loop if it is closed."""
+        sampler.in_flight -= 1
+        submitter, row = self._submitter, self._next_row
+        if self._gated:
+            submitter.ended(sampler)
         if self._closed and row < self.ledger.count:
             self._next_row = row + 1
             self.ledger.planned[row] = now()
-            self._submitter.due(row)
-
-    # --- on the way ------------------------------------------------------------------------------
+            submitter.due(row)
 
     def _accepted_batched(self, row: int, sampler: Sampler, request_id: str) -> None:
         self._pollers[sampler].accepted(row, request_id)
 
-    def _fetched(self, _: int, sampler: Sampler, __: str) -> None:
-        self._settled(sampler)
-
-    def _fetched_batched(self, _: int, sampler: Sampler, request_id: str) -> None:
+    def _fetched_batched(self, row: int, sampler: Sampler, request_id: str) -> None:
         self._pollers[sampler].retrieved(request_id)
-        self._settled(sampler)
+        self._settled(row, sampler)

@@ -19,6 +19,7 @@ import msgspec
 import uvloop
 
 from loadgen import preflight
+from loadgen.address import address
 from loadgen.flags import plan_of
 from loadgen.fleet import FleetError
 from loadgen.limits import NoSuchProcess
@@ -33,7 +34,6 @@ from loadgen.scenarios import SCENARIOS
 from loadgen.schedule import PlanError
 from loadgen.session import Flags
 from loadgen.standin import StandIn, StandInError
-from loadgen.wire import address
 
 USAGE_ERROR: Final = 2
 CONFIG_WITHIN_S: Final = 10.0

@@ -19,9 +19,10 @@ from loadgen.wire import ABANDONED, OVERDUE, PROTOBUF, Limit, Pool
 
 CATEGORIES: Final = ("user", "server", "unknown")
 
-_BODY: Final = (
-    b'{"request_id":%b,"allow_metadata_only":false}',
-    b'{"request_id":%b,"allow_metadata_only":true}',
+_REST: Final = b'{"request_id":%b,"allow_metadata_only":'
+_BODY: Final = tuple(
+    (len(_REST % b"") + len(rest), b"%b%d\r\ncontent-length: %d\r\n\r\n" + _REST + rest)
+    for rest in (b"false}", b"true}")
 )
 _encode: Final = msgspec.json.encode
 
@@ -110,13 +111,9 @@ class Fetcher:
                 limit = None if after_s is None else (after_s, ABANDONED)
         else:
             traffic.fetches += 1
-        body = _BODY[fetch.metadata] % _encode(fetch.request_id)
-        request = b"%b%d\r\ncontent-length: %d\r\n\r\n%b" % (
-            self._head,
-            fetch.polls,
-            len(body),
-            body,
-        )
+        request_id = _encode(fetch.request_id)
+        fixed, body = _BODY[fetch.metadata]
+        request = body % (self._head, fetch.polls, fixed + len(request_id), request_id)
         fetch.polls += 1
         fetch.sent = now()
         self._pool.ask(request, partial(self._answered, fetch), limit)

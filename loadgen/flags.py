@@ -85,8 +85,8 @@ def add_run(
 
 def plan_of(arguments: argparse.Namespace, url: str, style: str) -> Plan:
     """The scenario's plan with what the flags say. Raises PlanError, ValueError for a bad URL."""
+    from loadgen.address import address
     from loadgen.schedule import PlanError, check, source_addresses
-    from loadgen.wire import address
 
     host = address(url).host
     fields: dict[str, Any] = {"scenario": arguments.scenario, "url": url, "style": style}

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.outcomes import Doubled, Traffic
+from loadgen.outcomes import Traffic
 
 OPEN: Final = 0
 SUCCEEDED: Final = 1
@@ -149,7 +149,7 @@ class Merged:
         self.ids: list[list[str]] = [[] for _ in range(count)]
         self.names: list[str] = ["open", "succeeded"]
         self.traffic = Traffic()
-        self.doubled = Doubled()
+        self.delivered_again = 0
         self.problems: list[str] = []
 
     def add(self, path: Path, process: int, processes: int) -> None:
@@ -173,7 +173,7 @@ class Merged:
         self.outcome[mine] = codes[outcome]
         self.ids[mine] = header.ids
         self.traffic = add(self.traffic, header.traffic)
-        self.doubled.delivered += header.delivered_again
+        self.delivered_again += header.delivered_again
         self.problems += header.problems[: PROBLEMS_KEPT - len(self.problems)]
 
     def named(self, name: str) -> npt.NDArray[np.bool_]:

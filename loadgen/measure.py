@@ -44,14 +44,17 @@ def outcomes(merged: Merged) -> Outcomes:
 
 def doubled(plan: Plan, merged: Merged, hits: Hit | None, *, excused: int = 0) -> Doubled:
     """What came twice. excused: repetitions upstream that injected faults explain."""
-    found = merged.doubled
     issued = Counter(request_id for ids in merged.ids for request_id in ids)
-    found.request_ids = sum(count - 1 for count in issued.values())
-    found.results = _same_results(plan, merged)
+    upstream = None
     if hits is not None:
         again = sum(hits.ids[i][0] - 1 for i in issued if i in hits.ids)
-        found.upstream = max(0, again - excused)
-    return found
+        upstream = max(0, again - excused)
+    return Doubled(
+        request_ids=sum(count - 1 for count in issued.values()),
+        delivered=merged.delivered_again,
+        results=_same_results(plan, merged),
+        upstream=upstream,
+    )
 
 
 def _same_results(plan: Plan, merged: Merged) -> int:
@@ -117,7 +120,7 @@ def series(
     merged: Merged, start: float, end: float, progress: Sequence[tuple[float, int, float]]
 ) -> Series:
     """A row a second. progress: time, polls and client CPU so far, summed over the processes."""
-    rows = min(max(1, int(np.ceil(end - start))), ROWS_CAP)
+    rows = min(int(end - start) + 1, ROWS_CAP)
     edges: Floats = start + np.arange(rows + 1, dtype=np.float64)
     settled = merged.done > 0
     accepted = np.sort(merged.accepted[merged.accepted > 0])

@@ -60,9 +60,9 @@ def found_here(
     upstream_connections: int = 2048,
 ) -> Preflight:
     """The plan against this machine as it is. Raises NoSuchProcess, and OSError without /proc."""
+    from loadgen.address import address
     from loadgen.limits import read_limits
     from loadgen.preflight import Setting, preflight
-    from loadgen.wire import address
 
     local = address(plan.url).host.startswith(LOCAL)
     setting = Setting(server_processes, upstream_connections, local)

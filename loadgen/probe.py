@@ -20,7 +20,7 @@ from typing import Final
 
 import uvloop
 
-from loadgen.wire import Address, address
+from loadgen.address import Address, address
 
 EVERY_S: Final = 0.1
 NO_ANSWER_S: Final = 30.0

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from loadgen.address import Address, address
 from loadgen.procfs import Usage, tree, usage_of_tree
 from loadgen.prometheus import is_counter, parse, total
 from loadgen.results import Series, Server
 from loadgen.standin import StandInError, ask
-from loadgen.wire import Address, address
 
 EVERY_S: Final = 1.0
 ROWS_CAP: Final = 100_000

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
+from loadgen.address import Address, headers
 from loadgen.outcomes import Traffic
 from loadgen.plan import Plan
 from loadgen.schedule import clone_id
-from loadgen.wire import JSON, Address, Done, Pool, headers
+from loadgen.wire import JSON, Done, Pool
 
 VERSION: Final = "0.38.0"
 HEARTBEAT_S: Final = 10.0
@@ -47,14 +48,10 @@ class Sampler:
         self.clone = clone
         self.in_flight = 0
         self.target_bytes = target.encode()
-        self._next = clone * PER_CLONE
+        self.next_seq_id = clone * PER_CLONE
 
     def __repr__(self) -> str:
         return f"<Sampler {self.index} {self.target}/{self.clone} in_flight={self.in_flight}>"
-
-    def next_seq_id(self) -> int:
-        self._next += 1
-        return self._next - 1
 
 
 class Api:

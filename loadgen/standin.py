@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
+from loadgen.address import Address, address
 from loadgen.counts import Counted
 from loadgen.faults import Fault
 from loadgen.measure import Hit
 from loadgen.results import FaultCount
 from loadgen.script import name_of
-from loadgen.wire import Address, address
 
 ANSWER_WITHIN_S: Final = 60.0
 

@@ -85,8 +85,7 @@ class Submitter:
             self._send(row, sampler, 1)
 
     def ended(self, sampler: Sampler) -> None:
-        """One of a sampler's samples has its outcome."""
-        sampler.in_flight -= 1
+        """One of a sampler's samples was taken off its `in_flight`."""
         if self._blocked and (blocked := self._blocked.get(sampler)):
             self.due(blocked.popleft())
 
@@ -129,7 +128,11 @@ class Submitter:
         samples, line = self._samples, self._line
         number = self._first + row * self._stride
         again = self._again.get(row) if self._again else None
-        seq_id = sampler.next_seq_id() if again is None else again.seq_id
+        if again is None:
+            seq_id = sampler.next_seq_id
+            sampler.next_seq_id = seq_id + 1
+        else:
+            seq_id = again.seq_id
         cost = rules.BYTES_PER_TOKEN * samples.prompt_tokens[number] * factor
         line.taken += 1
         line.balance -= cost
@@ -147,10 +150,8 @@ class Submitter:
         line.balance += cost
         if status != 200:
             self._not_promised(row, sampler, seq_id, status, body)
-        else:
-            if self._again:
-                self._again.pop(row, None)
-            self._promised(row, sampler, body)
+        elif (request_id := self._promised(row, sampler, body)) is not None:
+            self.accepted(row, sampler, request_id)
         if line.rows:
             self._pump()
 
@@ -179,15 +180,18 @@ class Submitter:
         self._paused_until = max(self._paused_until, now() + rules.pause_s(estimate))
         self._backoff_until = self._paused_until + rules.BACKOFF_LASTS_S
 
-    def _promised(self, row: int, sampler: Sampler, body: bytes) -> None:
+    def _promised(self, row: int, sampler: Sampler, body: bytes) -> str | None:
+        """The id, noted in the ledger; None where the SDK would not take the reply."""
+        if self._again:
+            self._again.pop(row, None)
         try:
             promise = _promise.decode(body)
         except msgspec.MsgspecError:
             self._refuse(row, sampler, "reply", body)
-            return
+            return None
         if len(promise.sample_sequence_ids) != 1:
             self._refuse(row, sampler, "sequence_ids", body)
-            return
+            return None
         ledger, request_id = self._ledger, promise.request_id
         if ledger.ids[row] is None:
             ledger.ids[row] = request_id
@@ -195,7 +199,7 @@ class Submitter:
         else:
             ledger.named(row, request_id)
         ledger.accepted[row] = now()
-        self.accepted(row, sampler, request_id)
+        return request_id
 
     def _refuse(self, row: int, sampler: Sampler, why: str, body: bytes) -> None:
         shown = body[:200].decode("utf-8", "replace")

@@ -12,11 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
-from typing import Any, ClassVar, Final, NamedTuple, cast
-from urllib.parse import urlsplit
+from typing import ClassVar, Final, cast
 
 import httptools
 
+from loadgen.address import Address
+from loadgen.head import NO_HEAD, Head, Message
 from loadgen.outcomes import Traffic
 
 JSON: Final = b"application/json"
@@ -40,83 +41,16 @@ Limit = tuple[float, int]
 """So many seconds, and the status that the request then has."""
 
 
-class Address(NamedTuple):
-    """Where the server is and what goes before a path."""
-
-    host: str
-    port: int
-    prefix: bytes
-
-
-def address(url: str) -> Address:
-    """Raises ValueError for what is no http URL."""
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ValueError(f"{url!r}: only http://host:port is spoken here")
-    return Address(parts.hostname, parts.port or 80, parts.path.rstrip("/").encode())
-
-
-def headers(where: Address, api_key: str, version: str = "0.38.0") -> bytes:
-    """What the SDK sends with every request, so that the server parses as much."""
-    host = f"[{where.host}]" if ":" in where.host else where.host
-    return (
-        f" HTTP/1.1\r\nhost: {host}:{where.port}\r\naccept-encoding: gzip, deflate, zstd\r\n"
-        f"user-agent: AsyncTinker/Python {version}\r\nx-stainless-lang: python\r\n"
-        f"x-stainless-package-version: {version}\r\nx-stainless-os: Linux\r\n"
-        "x-stainless-arch: x64\r\nx-stainless-runtime: CPython\r\n"
-        "x-stainless-runtime-version: 3.11.7\r\nx-stainless-async: async:asyncio\r\n"
-        "x-stainless-retry-count: 0\r\nx-stainless-read-timeout: 60\r\n"
-        f"x-api-key: {api_key}\r\nx-sdk-version: {version}\r\n"
-        "x-tinker-sampling-backpressure: 1\r\n"
-        "x-idempotency-key: stainless-python-retry-6f1c1f3e-0b1d-4a52-9b8e-3d8f0c6a7e11\r\n"
-    ).encode()
-
-
-class _Head(NamedTuple):
-    """What follows a head. length: of the body, -1 where only a parser can tell its end."""
-
-    status: int
-    kind: bytes
-    length: int
-    kept: bool
-
-
-class _Message:
-    """One answer as httptools tells it."""
-
-    def __init__(self) -> None:
-        self.kind = b""
-        self.length = -1
-        self.parts: list[bytes] = []
-        self.head: _Head | None = None
-        self.parser: Any = httptools.HttpResponseParser(self)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        lower = name.lower()
-        if lower == b"content-type":
-            self.kind = value
-        elif lower == b"content-length":
-            self.length = int(value)
-
-    def on_body(self, data: bytes) -> None:
-        self.parts.append(data)
-
-    def on_message_complete(self) -> None:
-        parser = self.parser
-        kept = bool(parser.should_keep_alive())  # says no once this has returned
-        self.head = _Head(parser.get_status_code(), self.kind, self.length, kept)
-
-
 class Wire(asyncio.Protocol):
     """One connection. Busy from its request until the answer's function was called."""
 
     __slots__ = ("_message", "_pool", "done", "sent", "timer", "transport")
 
-    _heads: ClassVar[dict[bytes, _Head]] = {}
+    _heads: ClassVar[dict[bytes, Head]] = {}
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._message: _Message | None = None
+        self._message: Message | None = None
         self.done: Done | None = None
         self.sent = 0.0
         self.timer: asyncio.TimerHandle | None = None
@@ -129,20 +63,27 @@ class Wire(asyncio.Protocol):
         pool = self._pool
         size = len(data)
         pool.received += size
+        if self._message is None and self.done is not None:
+            head = pool.last
+            if size != head.size or not data.startswith(head.data):
+                end = data.find(b"\r\n\r\n") + 4
+                known = self._heads.get(data[:end])
+                if known is None or known.size != size:
+                    self._message = Message()
+                    self._parse(data)
+                    return
+                head = pool.last = known
+            done, self.done = self.done, None
+            if self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
+            pool.idle.append(self)
+            if pool.waiting:
+                pool.ask(*pool.waiting.popleft())
+            done(head.status, head.kind, data[head.end :])
+            return
         if self._message is None:
-            end = data.find(b"\r\n\r\n") + 4
-            head = self._heads.get(data[:end])
-            if head is not None and size == end + head[2] and self.done is not None:
-                done, self.done = self.done, None
-                if self.timer is not None:
-                    self.timer.cancel()
-                    self.timer = None
-                pool.idle.append(self)
-                if pool.waiting:
-                    pool.ask(*pool.waiting.popleft())
-                done(head[0], head[1], data[end:])
-                return
-            self._message = _Message()
+            self._message = Message()
         self._parse(data)
 
     def _parse(self, data: bytes) -> None:
@@ -159,13 +100,14 @@ class Wire(asyncio.Protocol):
             self._message = None
             body = message.parts[0] if len(message.parts) == 1 else b"".join(message.parts)
             end = data.find(b"\r\n\r\n") + 4
-            if head.kept and head.length == len(body) and len(data) == end + len(body):
+            if head.kept and message.length == len(body) and len(data) == end + len(body):
                 if len(self._heads) >= HEADS_CAP:
                     self._heads.clear()
-                self._heads[data[:end]] = head
+                head.data, head.end, head.size = data[:end], end, len(data)
+                self._heads[head.data] = head
             self._answered(head, body)
 
-    def _answered(self, head: _Head, body: bytes) -> None:
+    def _answered(self, head: Head, body: bytes) -> None:
         done, self.done = self.done, None
         if self.timer is not None:
             self.timer.cancel()
@@ -203,8 +145,8 @@ class Pool:
     """Connections to one server, all with one limit on how long an answer may take.
 
     At most `size` requests are under way, the others wait in order; 0 for no bound. Connections
-    come from the source addresses in turn, where there are any. `idle`, `waiting` and `received`
-    are for the connections.
+    come from the source addresses in turn, where there are any. `idle`, `waiting`, `received`
+    and `last` are for the connections.
     """
 
     def __init__(
@@ -218,6 +160,7 @@ class Pool:
     ) -> None:
         self.sent = 0
         self.received = 0
+        self.last = NO_HEAD
         self._traffic = traffic
         self._where = where
         self._within_s = within_s

@@ -9,8 +9,11 @@ swap       gets the result of sample 1      again      is reported again in each
 short      one logprob too few              ragged     tokens that are no whole number of items
 gone       answers 410 once                 fail       ends with an error of category user
 refuse     its submit answers 422           flaky      its submit answers 500 once
+busy       its submit answers 429 once      bare       its submit answers an empty 400 once
+announce   is announced with its size       poll       its poll answers 503, then 429, then 400
 
-`batched` says whether client/config offers batched polls; `hold_s` how long polls are held.
+`poison` is the status that batched polls answer once `poison_at` samples have come. `batched` says
+whether client/config offers batched polls; `hold_s` how long polls are held.
 """
 
 import argparse
@@ -38,6 +41,8 @@ class Leaky:
         self.results: dict[str, bytes | dict[str, str] | None] = {}
         self.given: dict[tuple[str, int], str] = {}
         self.gone_once: set[str] = set()
+        self.announced: set[str] = set()
+        self.statuses: dict[str, list[int]] = {}
         self.completions: list[dict[str, Any]] = []
         self.repeated: list[dict[str, Any]] = []
         self.first: bytes | None = None
@@ -66,6 +71,10 @@ class Leaky:
             return web.json_response({"detail": "not this one"}, status=422)
         if first and self.leaks_at("flaky", ordinal):
             return web.json_response({"detail": "try again"}, status=500)
+        if first and self.leaks_at("busy", ordinal):
+            return web.json_response({"detail": "full"}, status=429)
+        if first and self.leaks_at("bare", ordinal):
+            return web.Response(status=400)
         if key not in self.given:
             self.given[key] = await self.accept(body, ordinal)
         request_id = self.given[key]
@@ -84,6 +93,10 @@ class Leaky:
             self.results[request_id] = self.result(body, ordinal)
         if self.leaks_at("gone", ordinal):
             self.gone_once.add(request_id)
+        if self.leaks_at("announce", ordinal):
+            self.announced.add(request_id)
+        if self.leaks_at("poll", ordinal):
+            self.statuses[request_id] = [503, 429, 400]
         completion = {"state": "finished", "request_id": request_id}
         async with self.moved:
             self.completions.append(completion)
@@ -108,7 +121,10 @@ class Leaky:
         return self.first if self.leaks_at("swap", ordinal) else made
 
     async def retrieve_future(self, request: web.Request) -> web.Response:
-        request_id = (await request.json())["request_id"]
+        asked = await request.json()
+        request_id = asked["request_id"]
+        if left := self.statuses.get(request_id):
+            return web.json_response({"detail": "not now"}, status=left.pop(0))
         if request_id in self.gone_once:
             self.gone_once.discard(request_id)
             return web.json_response({"detail": "gone"}, status=410)
@@ -118,9 +134,14 @@ class Leaky:
             return web.json_response({"type": "try_again", "request_id": request_id}, status=408)
         if isinstance(found, dict):
             return web.json_response(found)
+        if request_id in self.announced and asked["allow_metadata_only"]:
+            size = {"status": "complete_metadata", "response_payload_size": len(found)}
+            return web.json_response(size)
         return web.Response(body=found, content_type="application/x-protobuf")
 
     async def retrieve_futures(self, request: web.Request) -> web.Response:
+        if len(self.ordinals) >= self.leaks.get("poison_at", 1 << 30):
+            return web.json_response({"detail": "who?"}, status=self.leaks["poison"])
         cursor = (await request.json())["prev_cursor"]
         async with self.moved:
             try:

@@ -112,6 +112,26 @@ async def test_gone_is_submitted_again_and_a_failing_submit_repeated(style: str)
     assert found.doubled.total == 0
 
 
+@STYLES
+async def test_the_sdks_rules_by_status(style: str) -> None:
+    """429 pauses all, an empty 400 is a proxy's noise, a large result is announced first."""
+    found = await result(style, {"busy": 60, "bare": 50, "announce": 30, "poll": 100})
+    assert found.outcomes.succeeded == 120
+    assert found.traffic.retries == {"429": 3, "400": 3, "5xx": 1}
+    assert found.traffic.metadata == 4
+    assert found.traffic.submits == 124
+    assert found.seconds > 2, "two pauses of a second"
+
+
+@pytest.mark.parametrize("status", [404, 410, 422])
+async def test_a_session_that_the_sdk_gives_up(status: int) -> None:
+    found = await result("futures", {"poison": status, "poison_at": 100}, submitters=10)
+    refused = found.outcomes.refused["poisoned"]
+    assert found.outcomes.succeeded + refused == found.outcomes.total == 120
+    assert refused > 10
+    assert any(f"given up: {status}" in note for note in found.notes)
+
+
 async def test_completions_that_are_reported_again() -> None:
     found = await result("futures", {"again": 60})
     assert found.outcomes.succeeded == 120

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from loadgen.address import Address
 from loadgen.outcomes import Traffic
-from loadgen.wire import ABANDONED, DROPPED, OVERDUE, Address, Limit, Pool
+from loadgen.wire import ABANDONED, DROPPED, OVERDUE, Limit, Pool
 
 Answer = tuple[int, bytes, bytes]
 REQUEST = b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
@@ -136,3 +137,28 @@ async def test_requests_beyond_the_size_wait_their_turn() -> None:
         found = await asyncio.gather(*(ask(made) for _ in range(9)))
         assert [int(body) for _, __, body in found] == list(range(9))
         assert script.connections == 1
+
+
+async def test_connections_come_from_the_source_addresses_in_turn() -> None:
+    peers = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peers.append(writer.get_extra_info("peername")[0])
+        if len(peers) == 6:
+            all_here.set()
+        await reader.readuntil(b"\r\n\r\n")
+        await all_here.wait()
+        writer.write(answer(b"x"))
+        await writer.drain()
+        writer.close()
+
+    all_here = asyncio.Event()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    where = Address("127.0.0.1", server.sockets[0].getsockname()[1], b"")
+    sources = ("127.0.1.1", "127.0.1.2")
+    made = Pool(where, Traffic(), within_s=5.0, sources=sources)
+    asked = [asyncio.create_task(ask(made)) for _ in range(6)]
+    assert {status for status, _, __ in await asyncio.gather(*asked)} == {200}
+    assert sorted(peers) == ["127.0.1.1"] * 3 + ["127.0.1.2"] * 3
+    made.close()
+    server.close()
