@@ -40,14 +40,20 @@ flood: $(STAMP) ## N samples in flight at once under batched polls, twice (N=131
 	@$(BIN)/python -m tests.support.flood --samples $(N) $(FLOOD_ARGS)
 
 SCENARIO ?= burst
+TIME ?= 1
 LOAD_ARGS ?=
-load: $(STAMP) ## SCENARIO=burst with N=131072 samples: stand-in, gateway, client, result in build/load
-	@rm -rf build/load/state && mkdir -p build/load
-	@$(BIN)/python -m loadgen run --scenario $(SCENARIO) --samples $(N) --pin \
+LOAD := build/load
+# N only where it was given: each scenario has its own count.
+LOAD_N = $(if $(filter file,$(origin N)),,$(N))
+LOAD_FILE = $(LOAD)/$(SCENARIO)$(if $(LOAD_N),-$(LOAD_N))
+load: $(STAMP) ## SCENARIO=burst N=131072 TIME=1: stand-in, gateway, client; results in build/load
+	@rm -rf $(LOAD)/state && mkdir -p $(LOAD)
+	@$(BIN)/python -m loadgen run --scenario $(SCENARIO) $(if $(LOAD_N),--samples $(LOAD_N)) \
+	  --time $(TIME) --pin \
 	  --start "env ASGI_GATEWAY_CLIENT__SAMPLE_USE_RETRIEVE_FUTURES=true \
-	    ASGI_GATEWAY_STATE__DIR=build/load/state \
+	    ASGI_GATEWAY_STATE__DIR=$(LOAD)/state \
 	    $(BIN)/python -m asgi_gateway serve --port 0 --upstream {upstream}" \
-	  --json build/load/$(SCENARIO)-$(N).json $(LOAD_ARGS)
+	  --json $(LOAD_FILE).json --html $(LOAD_FILE).html $(LOAD_ARGS)
 
 bench: $(STAMP) ## every figure, its floor and its target (BENCH_ARGS="--quick --json FILE")
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

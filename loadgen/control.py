@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from loadgen.connection import Connection, Request
-from loadgen.counts import Counted, Hit, exposition, merged, merged_hits
+from loadgen.counts import Counted, Hit, exposition, merged, merged_faulted, merged_hits
 from loadgen.errors import error_json
 from loadgen.listing import models_json
 from loadgen.peers import Command, Peers
@@ -23,13 +23,14 @@ VERSION: Final = "0.32.0"
 Handler = Callable[[Connection, Request], None]
 _counted: Final = msgspec.json.Decoder(Counted)
 _hits: Final = msgspec.json.Decoder(dict[str, Hit])
+_faults: Final = msgspec.json.Decoder(dict[str, list[str]])
 
 
 class Control:
     """Answers for this process, or for all of them where there are peers."""
 
     def __init__(self, settings: Settings, command: Command) -> None:
-        """command: does one of `counts`, `hits`, `release`, `hold` in this process."""
+        """command: does one of `counts`, `hits`, `faulted`, `release`, `hold` in this process."""
         self._settings = settings
         self._command = command
         self._started_at = int(time.time())
@@ -43,6 +44,7 @@ class Control:
             b"/counts": (b"GET", self._counts),
             b"/requests": (b"GET", self._requests),
             b"/hits": (b"GET", self._times),
+            b"/faulted": (b"GET", self._faulted),
         }
         if settings.barrier is not None:
             self.routes[b"/release"] = (b"POST", self._barrier)
@@ -122,6 +124,13 @@ class Control:
             connection.respond(200, msgspec.json.encode(_merged_hits(parts)))
 
         self._ask(connection, "hits", respond)
+
+    def _faulted(self, connection: Connection, _: Request) -> None:
+        def respond(parts: list[bytes]) -> None:
+            faulted = merged_faulted(list(map(_faults.decode, parts)))
+            connection.respond(200, msgspec.json.encode(faulted))
+
+        self._ask(connection, "faulted", respond)
 
     def _barrier(self, connection: Connection, request: Request) -> None:
         self._ask(connection, request.path[1:].decode(), lambda _: connection.respond(200, b"{}"))

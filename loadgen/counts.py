@@ -55,6 +55,7 @@ class Counts:
         "aborted",
         "connections",
         "connections_total",
+        "faulted",
         "faults",
         "generation_tokens",
         "hits",
@@ -67,6 +68,7 @@ class Counts:
     def __init__(self) -> None:
         self.statuses: Counter[int] = Counter()
         self.faults: Counter[Fault] = Counter()
+        self.faulted: OrderedDict[str, list[str]] = OrderedDict()
         self.running = 0
         self.running_max = 0
         self.prompt_tokens = 0
@@ -94,6 +96,13 @@ class Counts:
         if len(self.hits) > REQUEST_IDS_CAP:
             self.hits.popitem(last=False)
         return hit
+
+    def gave(self, fault: Fault, request_id: str) -> None:
+        """Count a fault, and by the id which request met it."""
+        self.faults[fault] += 1
+        self.faulted.setdefault(request_id, []).append(fault.name)
+        if len(self.faulted) > REQUEST_IDS_CAP:
+            self.faulted.popitem(last=False)
 
     def started(self) -> None:
         self.running += 1
@@ -144,6 +153,15 @@ def merged_hits(parts: Sequence[Mapping[str, Hit]]) -> dict[str, Hit]:
                 total[name] = [count, asked, answered]
             else:
                 total[name] = [seen[0] + count, min(seen[1], asked), max(seen[2], answered)]
+    return total
+
+
+def merged_faulted(parts: Sequence[Mapping[str, list[str]]]) -> dict[str, list[str]]:
+    """The faults that several processes gave, by request id."""
+    total: dict[str, list[str]] = {}
+    for part in parts:
+        for request_id, faults in part.items():
+            total.setdefault(request_id, []).extend(faults)
     return total
 
 

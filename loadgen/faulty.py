@@ -113,7 +113,7 @@ class Faulty:
     ) -> None:
         """Answer with the fault, where the right answer is due."""
         fault, counts = injection.fault, self._counts
-        counts.faults[fault] += 1
+        counts.gave(fault, request_id)
         if (canned := CANNED.get(fault)) is not None:
             counts.statuses[canned.status] += 1
             headers = injection.retry_after

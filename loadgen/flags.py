@@ -67,6 +67,14 @@ def add_run(
     add("--within-s", type=float, metavar="S", help="what has no outcome by then is lost")
     add("--model", help="base model to sample from")
     add("--api-key", help="(default: tml-loadgen)")
+    add(
+        "--time",
+        type=above_zero,
+        default=1.0,
+        metavar="FACTOR",
+        help="generations, the hold and poll time-outs last so much as long, and an open loop goes "
+        "on for so much as long (default: 1)",
+    )
     add("--seed", type=int, help="of arrivals, lengths and abandoned polls")
     add("--oracle", action=argparse.BooleanOptionalAction, default=None, help="stand-in upstream")
     add("--shorter", action=argparse.BooleanOptionalAction, default=None, help="may end early")
@@ -99,6 +107,7 @@ def plan_of(arguments: argparse.Namespace, url: str, style: str) -> Plan:
         fields.setdefault("oracle", False)
         if fields.get("barrier"):
             raise PlanError("barrier=True: needs --stand-in or --start, which can be released")
+    _scale(fields, getattr(arguments, "time", 1.0), fixed=arguments.samples is not None)
     plan = Plan(**fields)
     if plan.sessions < plan.processes and arguments.sessions is None:
         plan = msgspec.structs.replace(plan, sessions=plan.processes)
@@ -106,6 +115,27 @@ def plan_of(arguments: argparse.Namespace, url: str, style: str) -> Plan:
     if host == "localhost" or host.startswith("127."):
         plan = msgspec.structs.replace(plan, source_addresses=source_addresses(plan))
     return plan
+
+
+def _scale(fields: dict[str, Any], time: float, *, fixed: bool) -> None:
+    """--time. fixed: whether the count of samples was asked for."""
+    if time == 1.0:
+        return
+    for name in ("hold_s", "poll_timeout_s", "abandon_within_s", "warmup_s"):
+        fields[name] = fields.get(name, getattr(_DEFAULTS, name)) * time
+    if not fixed and fields.get("arrivals", "closed") != "closed":
+        fields["samples"] = max(1, round(fields["samples"] * time))
+
+
+_DEFAULTS: Final = Plan(scenario="", url="", samples=1)
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+    return value
 
 
 def length(text: str) -> Length:

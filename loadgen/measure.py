@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -14,7 +14,7 @@ from loadgen.histogram import histogram
 from loadgen.ledger import Merged
 from loadgen.outcomes import Doubled, Outcomes
 from loadgen.plan import Plan
-from loadgen.results import Series, Stage
+from loadgen.results import FaultCount, Series, Stage
 from loadgen.samples import Samples
 
 Floats = npt.NDArray[np.float64]
@@ -55,6 +55,30 @@ def doubled(plan: Plan, merged: Merged, hits: Hit | None, *, excused: int = 0) -
         results=_same_results(plan, merged),
         upstream=upstream,
     )
+
+
+NOBODY: Final = "no sample"
+"""Of faults that no request of this run met, such as a listener that was shut while none came."""
+
+
+def attribute(
+    faults: Sequence[FaultCount], merged: Merged, faulted: Mapping[str, Sequence[str]]
+) -> None:
+    """Set `seen` of each fault: the outcomes of the samples whose requests met it.
+
+    faulted: kinds by request id. The counts of each kind sum to what was injected.
+    """
+    seen: dict[str, Counter[str]] = {fault.kind: Counter() for fault in faults}
+    for number, ids in enumerate(merged.ids):
+        for request_id in ids:
+            for kind in faulted.get(request_id, ()):
+                if kind in seen:
+                    outcome = merged.names[merged.outcome[number]]
+                    seen[kind]["lost" if outcome == "open" else outcome] += 1
+    for fault in faults:
+        fault.seen = dict(seen[fault.kind])
+        if (rest := fault.injected - seen[fault.kind].total()) > 0:
+            fault.seen[NOBODY] = rest
 
 
 def _same_results(plan: Plan, merged: Merged) -> int:

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -88,6 +89,16 @@ class Recording:
             raise ProfileError(f"py-spy on the {self.who} recorded nothing: {reason}")
         rows = top_of_stacks(text)
         return Profile(who=self.who, tool="py-spy", seconds=round(seconds, 3), rows=rows)
+
+
+def allowed(pid: int) -> bool:
+    """Whether py-spy is there and may look into this process, a Python program."""
+    try:
+        command = [_py_spy(), "dump", "--pid", str(pid)]
+        done = subprocess.run(command, capture_output=True, timeout=ATTACH_S, check=False)
+    except (ProfileError, OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _py_spy() -> str:
@@ -168,9 +179,12 @@ def profiled_command(command: Sequence[str], file: Path) -> list[str]:
     """The same Python program under cProfile, which writes `file` when it ends.
 
     Raises ProfileError for what is no Python program: only `python -m module`, `python file` and
-    console scripts are.
+    console scripts are, after `env NAME=VALUE` or not.
     """
     program, *rest = command
+    if Path(program).name == "env":
+        names = list(takewhile(lambda word: "=" in word, rest))
+        return [program, *names, *profiled_command(rest[len(names) :], file)]
     name = Path(program).name
     wrapper = ["-m", "loadgen.profiled", str(file)]
     if re.fullmatch(r"python[0-9.]*", name):

@@ -133,6 +133,8 @@ class Server(msgspec.Struct, kw_only=True):
     bytes_per_sample: float | None = None
     descriptors_peak: int | None = None
     gc_collections: int | None = None
+    gc_pause_s: float | None = None
+    gc_pause_max_ms: float | None = None
     lag_p99_ms: float | None = None
     lag_max_ms: float | None = None
     in_flight_peak: int | None = None
@@ -144,7 +146,7 @@ class Server(msgspec.Struct, kw_only=True):
 
 
 class Upstream(msgspec.Struct, kw_only=True):
-    """What the stand-in saw. ceiling_per_s: what it can answer by itself on this machine.
+    """What the stand-in saw. ceiling_per_s: what it can answer on cores of its own here.
 
     mode: the flags that it was started with, null where another started it.
     """
@@ -162,7 +164,8 @@ class Upstream(msgspec.Struct, kw_only=True):
 class FaultCount(msgspec.Struct, kw_only=True):
     """A kind of fault: how often the stand-in gave it, and what came of it at the client.
 
-    seen: by outcome or retry class, as "failed.server", "retry.410".
+    seen: by outcome of the sample that met it, as "succeeded" (the server tried again),
+    "failed.server", "lost"; "no sample" where no request of the run did. Sums to `injected`.
     """
 
     kind: str
@@ -275,8 +278,25 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 def encode(result: Result) -> bytes:
-    """The file: JSON, indented, with a newline at its end."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
+    """The file: JSON, indented, with a newline at its end.
+
+    Text that is not UTF-8, as a command line may be, is escaped: no run is lost for it.
+    """
+    try:
+        data = msgspec.json.encode(result)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(_escaped(msgspec.to_builtins(result)))
+    return msgspec.json.format(data, indent=1) + b"\n"
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return value
 
 
 def decode(data: bytes) -> Result:

@@ -37,17 +37,18 @@ class Parts(NamedTuple):
     """What a run has besides its plan.
 
     servers: the CPU seconds so far of other processes, by name; the one that is measured is called
-    "server" and has the pid server_pid. profile: whether it and the first client process are
-    recorded.
+    "server" and has the pid server_pid. profile: which of it ("server") and the first client
+    process ("client") are recorded. ceiling_per_s: what the stand-in can do, where it was measured.
     """
 
     command: str = ""
     stand_in: StandIn | None = None
     servers: Mapping[str, Callable[[], float]] = {}
     server_pid: int | None = None
+    ceiling_per_s: float | None = None
     sdk_python: str | None = None
     show: Show | None = None
-    profile: bool = False
+    profile: Sequence[str] = ()
 
 
 class Stretches:
@@ -94,7 +95,10 @@ async def run(plan: Plan, parts: Parts) -> Result:
             merged, checks = fleet.merged()
             where.versions.update(fleet.versions)
     hits = None if parts.stand_in is None else await parts.stand_in.hits()
-    upstream = None if hits is None else _upstream(merged, hits)
+    upstream = None if hits is None else _upstream(merged, hits, parts.ceiling_per_s)
+    faults = watched.faults
+    if faults and parts.stand_in is not None:
+        measure.attribute(faults, merged, await parts.stand_in.faulted())
     client = _client(plan, checks, (after[0] - before[0]) / max(after[1] - before[1], 0.01))
     first = float(merged.planned.min(initial=np.inf, where=merged.planned > 0))
     last = float(merged.done.max(initial=0.0))
@@ -120,7 +124,8 @@ async def run(plan: Plan, parts: Parts) -> Result:
         client=client,
         server=server,
         upstream=upstream,
-        verdict=judge(reasons, problems(plan, outcomes, doubled, watched.faults)),
+        verdict=judge(reasons, problems(plan, outcomes, doubled, faults)),
+        faults=faults,
         notes=merged.problems,
     )
     return watched.completed(result, fleet.start)
@@ -128,10 +133,10 @@ async def run(plan: Plan, parts: Parts) -> Result:
 
 def _profiled(parts: Parts, fleet: Fleet) -> dict[str, int]:
     """The processes to record, by name."""
-    if not parts.profile:
-        return {}
-    known = {} if parts.server_pid is None else {"server": parts.server_pid}
-    return known | {"client": fleet.pids[0]}
+    known = {"client": fleet.pids[0]}
+    if parts.server_pid is not None:
+        known["server"] = parts.server_pid
+    return {who: known[who] for who in parts.profile if who in known}
 
 
 async def _driven(plan: Plan, parts: Parts, fleet: Fleet, stretches: Stretches) -> None:
@@ -202,10 +207,11 @@ def _server(plan: Plan, parts: Parts, phases: Sequence[Phase]) -> Server | None:
     )
 
 
-def _upstream(merged: Merged, hits: Hit) -> Upstream:
+def _upstream(merged: Merged, hits: Hit, ceiling_per_s: float | None) -> Upstream:
     ids = [request_id for ids in merged.ids for request_id in ids]
     return Upstream(
         requests=sum(count for count, _, _ in hits.ids.values()),
         samples=len(hits.ids),
         missing=sum(request_id not in hits.ids for request_id in ids),
+        ceiling_per_s=ceiling_per_s,
     )

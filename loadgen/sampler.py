@@ -23,11 +23,11 @@ EVERY_S: Final = 1.0
 ROWS_CAP: Final = 100_000
 
 IN_FLIGHT: Final = ("asgi_gateway_samples_inflight",)
-LAG_S: Final = ("asgi_gateway_loop_lag_seconds", "asgi_gateway_event_loop_lag_seconds")
-COLLECTIONS: Final = (
-    "asgi_gateway_gc_collections_total",
-    "python_gc_collections_total",
-)
+LAG_S: Final = ("asgi_gateway_loop_lag_seconds",)
+LAG_MAX_S: Final = ("asgi_gateway_loop_lag_seconds_max",)
+COLLECTIONS: Final = ("asgi_gateway_gc_pause_seconds_count", "python_gc_collections_total")
+PAUSES_S: Final = ("asgi_gateway_gc_pause_seconds_sum",)
+PAUSE_MAX_S: Final = ("asgi_gateway_gc_pause_seconds_max",)
 
 Column = list[float | None]
 
@@ -146,13 +146,20 @@ class Sampler:
         lags = [lag * 1000 for seen in told if (lag := seen.named(*LAG_S)) is not None]
         if lags:
             found.lag_p99_ms = round(float(np.percentile(lags, 99)), 3)
-            found.lag_max_ms = round(max(lags), 3)
+        longest = [*lags, *_risen(told, LAG_MAX_S)]
+        if longest:
+            found.lag_max_ms = round(max(longest), 3)
         flying = [n for seen in told if (n := seen.named(*IN_FLIGHT)) is not None]
         if flying:
             found.in_flight_peak, found.left_behind = int(max(flying)), int(flying[-1])
         collections = [n for seen in told if (n := seen.named(*COLLECTIONS)) is not None]
         if collections:
             found.gc_collections = int(collections[-1] - collections[0])
+        paused = [s for seen in told if (s := seen.named(*PAUSES_S)) is not None]
+        if paused:
+            found.gc_pause_s = round(paused[-1] - paused[0], 6)
+        # What did not rise is of a time before the run, which tells nothing of it.
+        found.gc_pause_max_ms = max(_risen(told, PAUSE_MAX_S), default=None)
         first, last = told[0].metrics or {}, told[-1].metrics or {}
         found.metrics = last
         found.moved = {
@@ -160,6 +167,12 @@ class Sampler:
             for name, value in last.items()
             if is_counter(name) and value != first.get(name, 0.0)
         }
+
+
+def _risen(told: list[Seen], names: tuple[str, ...]) -> list[float]:
+    """A maximum since the server's start in ms, where it rose during the run; else nothing."""
+    found = [s for seen in told if (s := seen.named(*names)) is not None]
+    return [round(found[-1] * 1000, 3)] if found and found[-1] > found[0] else []
 
 
 def starved(seen: list[Seen], start: float, end: float) -> float | None:

@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from loadgen.plan import Length
 
+_SECONDS: Final = ("--gen-seconds", "--delay-s")
+
 FULL: Final = 131_072
 
 
@@ -26,11 +28,11 @@ def _fixed(tokens: int) -> Length:
 
 SCENARIOS: Final = {
     "smoke": Scenario(
-        "ten seconds for a pipeline: 100 samples a second, one poll in 20 given up",
+        "ten seconds for a pipeline: 125 samples a second, one poll in 20 given up",
         {
-            "samples": 800,
+            "samples": 1_000,
             "arrivals": "constant",
-            "rate": 100.0,
+            "rate": 125.0,
             "abandon": 0.05,
             "abandon_within_s": 0.2,
             "within_s": 60.0,
@@ -59,6 +61,16 @@ SCENARIOS: Final = {
         {"samples": 512, "output_tokens": _fixed(32_768)},
         ("--max-model-len", "65536"),
     ),
+    "queued": Scenario(
+        "all samples at once behind 2,048 generations of 5 s at a time, polls repeated meanwhile",
+        {"samples": FULL, "sessions": 4, "within_s": 3_600.0},
+        ("--gen-seconds", "5", "--max-num-seqs", "2048"),
+    ),
+    "long-many": Scenario(
+        "131,072 samples of 8,192 tokens each at once",
+        {"samples": FULL, "sessions": 4, "output_tokens": _fixed(8_192), "within_s": 7_200.0},
+        ("--bodies", "lean"),
+    ),
     "soak": Scenario(
         "an hour of 100 samples a second, one poll in 100 given up",
         {
@@ -79,3 +91,12 @@ SCENARIOS: Final = {
         {"samples": FULL, "sessions": 4, "barrier": True, "hold_s": 60.0},
     ),
 }
+
+
+def scaled(flags: tuple[str, ...], time: float) -> tuple[str, ...]:
+    """Flags of the stand-in with generations that take `time` times as long."""
+    words = list(flags)
+    for place, word in enumerate(words[:-1]):
+        if word in _SECONDS:
+            words[place + 1] = f"{float(words[place + 1]) * time:g}"
+    return tuple(words)

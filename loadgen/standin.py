@@ -40,6 +40,11 @@ class StandIn:
         told: dict[str, list[float]] = msgspec.json.decode(await ask(self._where, b"GET /hits"))
         return Hit({name: (int(hit[0]), hit[1], hit[2]) for name, hit in told.items()})
 
+    async def faulted(self) -> dict[str, list[str]]:
+        """The faults it gave, by request id, named as in scripts."""
+        told: dict[str, list[str]] = msgspec.json.decode(await ask(self._where, b"GET /faulted"))
+        return {i: [name_of(Fault[kind]) for kind in kinds] for i, kinds in told.items()}
+
     async def counts(self) -> Counted:
         """All its counters, those of every process of it together."""
         return msgspec.json.decode(await ask(self._where, b"GET /counts"), type=Counted)

@@ -192,6 +192,8 @@ class Upstream:
                 return msgspec.json.encode(self.counts.counted(held=held, queued=queued))
             case "hits":
                 return msgspec.json.encode(dict(self.counts.hits))
+            case "faulted":
+                return msgspec.json.encode(dict(self.counts.faulted))
             case "release" if self._barrier is not None:
                 self._let_go(self._barrier.release())
                 self._tell_held()
@@ -221,7 +223,7 @@ class Upstream:
         connection.work = work = Work(job, request_id, injection, hit)
         self.counts.started()
         if injection is not None and injection.fault is Fault.SILENT:
-            self.counts.faults[Fault.SILENT] += 1
+            self.counts.gave(Fault.SILENT, request_id)
         elif self._barrier is not None and self._barrier.shut:
             self._hold(self._barrier, connection)
         elif self._admitted(connection, work):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from loadgen.arguments import names, seconds, share, whole
@@ -219,6 +220,14 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         hits=arguments.hits,
         seed=arguments.seed,
     )
+
+
+def settings_from(flags: Sequence[str]) -> tuple[Settings, int]:
+    """What flags of the command come to, and how many processes; exits as `settings_of` does."""
+    made = argparse.ArgumentParser(prog="loadgen")
+    add_to(made.add_subparsers())
+    arguments = made.parse_args(["upstream", *flags])
+    return settings_of(arguments), arguments.processes
 
 
 def run(arguments: argparse.Namespace) -> int:

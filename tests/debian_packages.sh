@@ -7,6 +7,7 @@ need() { # command package
 }
 need valgrind valgrind
 need setarch util-linux
+need chromium chromium
 [ -z "$missing" ] && exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then

@@ -37,5 +37,5 @@ def finish(
     for line in lines(result):
         print(line, file=stream)
     if html is not None:
-        html.write_text(page(result), encoding="utf-8")
+        html.write_text(page(result), encoding="utf-8", errors="backslashreplace")
     return result.verdict.exit_status

@@ -67,6 +67,7 @@ PLAIN: Final[dict[str, Kind]] = {
     "server_bytes_per_sample": _BYTES,
     "server_lag_p99_ms": _TIME,
     "server_lag_max_ms": _TIME,
+    "server_gc_pause_max_ms": _TIME,
     **dict.fromkeys(("server_descriptors_peak", "server_gc_collections"), _COUNT),
     **dict.fromkeys(("server_in_flight_peak", "server_left_behind", "healthz_failed"), _COUNT),
     "client_cpu_ms_per_sample": _TIME,

@@ -101,6 +101,14 @@ def sections(result: Result) -> Iterator[tuple[str, list[tuple[str, str]]]]:
                 ("healthz p99", duration(healthz(result))),
             ],
         )
+    if result.upstream is not None and result.upstream.ceiling_per_s is not None:
+        ceiling = rate(result.upstream.ceiling_per_s)
+        yield "Stand-in", [("could answer", f"{ceiling} a second on cores of its own")]
+    if result.faults:
+        yield (
+            "Faults",
+            [(f.kind, f"{count(f.injected)} injected: {words(f.seen)}") for f in result.faults],
+        )
     client = result.client
     yield (
         "Client",

@@ -98,9 +98,13 @@ def test_the_text_format_is_read() -> None:
 METRICS = """
 asgi_gateway_samples_inflight {flying}
 asgi_gateway_loop_lag_seconds 0.00{flying}
+asgi_gateway_loop_lag_seconds_max 0.{done}
+asgi_gateway_gc_pause_seconds_max 0.5
 asgi_gateway_samples_total{{outcome="ok"}} {done}
-python_gc_collections_total{{generation="0"}} {done}
-python_gc_collections_total{{generation="1"}} 1
+asgi_gateway_gc_pause_seconds_count{{generation="0"}} {done}
+asgi_gateway_gc_pause_seconds_count{{generation="1"}} 1
+asgi_gateway_gc_pause_seconds_sum{{generation="0"}} 0.{done}
+asgi_gateway_gc_pause_seconds_sum{{generation="1"}} 1
 """
 
 
@@ -132,7 +136,9 @@ async def test_a_server_that_works_is_seen_in_every_column() -> None:
     assert told.cpu_s > 0.2
     assert told.cpu_ms_per_sample == pytest.approx(told.cpu_s / 5 * 1000)
     assert (told.in_flight_peak, told.left_behind, told.gc_collections) == (7, 7, 15)
-    assert told.lag_max_ms == 7.0
+    assert told.lag_max_ms == 250.0, "the greatest since the start rose, so it is of this run"
+    assert told.gc_pause_s == pytest.approx(0.15)
+    assert told.gc_pause_max_ms is None, "it did not rise, so it is of before"
     assert told.moved['asgi_gateway_samples_total{outcome="ok"}'] == 15
     assert "asgi_gateway_samples_inflight" not in told.moved
     assert told.metrics["asgi_gateway_samples_inflight"] == 7

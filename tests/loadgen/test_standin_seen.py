@@ -37,11 +37,13 @@ async def test_injected_faults_are_those_of_the_run() -> None:
     async with running(Settings(port=0, script="503:#1-#3,html:#4")) as server:
         stand_in = StandIn(server.url)
         async with Client(server) as client:
-            await client.ask()
+            await client.ask("a")
             before = await stand_in.counts()
-            for _ in range(4):
-                await client.ask()
+            for name in ("a", "b", "a", "c"):
+                await client.ask(name)
         after = await stand_in.counts()
+        faulted = await stand_in.faulted()
+    assert faulted == {"a": ["503", "503", "html"], "b": ["503"]}
     assert injected(before, after) == [
         FaultCount(kind="html", injected=1),
         FaultCount(kind="503", injected=2),
