@@ -82,6 +82,12 @@ class Beside:
             found.pids = found.pids or known.pids
         return found
 
+    def stand_in_busy(self, seconds: float) -> float | None:
+        """Share of a core of each of its processes in so many seconds; None where not measured."""
+        if self.before is None or self.after is None:
+            return None
+        return (self.after.cpu_s - self.before.cpu_s) / self.after.processes / seconds
+
     def upstream(self, known: Upstream | None) -> Upstream | None:
         """With the stand-in's counters, as they rose during the block."""
         if known is None or self.before is None or self.after is None:

@@ -108,7 +108,10 @@ async def run(plan: Plan, parts: Parts) -> Result:
     outcomes = measure.outcomes(merged)
     doubled = measure.doubled(plan, merged, hits, excused=watched.injected)
     server = _server(plan, parts, stretches.phases)
-    reasons = validity(plan, client, server)
+    seen = watched.server(server, plan.samples, fleet.start)
+    reasons = validity(
+        plan, client, None if server is None else seen, watched.stand_in_busy(moving_s)
+    )
     result = Result(
         environment=where,
         plan=plan,

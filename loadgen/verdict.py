@@ -26,8 +26,13 @@ INVALID: Final = 3
 FAILED: Final = 1
 
 
-def validity(plan: Plan, client: ClientCheck, server: Server | None) -> list[str]:
-    """Why the client or the machine was the limit; empty where it was not."""
+def validity(
+    plan: Plan, client: ClientCheck, server: Server | None, stand_in_busy: float | None = None
+) -> list[str]:
+    """Why the client, the stand-in or the machine was the limit; empty where none was.
+
+    stand_in_busy: share of a core that each of its processes used, where it is known.
+    """
     reasons: list[str] = []
     busy = None if server is None else server.busy
     served = busy is not None and busy >= SERVER_BUSY
@@ -48,6 +53,17 @@ def validity(plan: Plan, client: ClientCheck, server: Server | None) -> list[str
         reasons.append(
             f"the machine was the limit: its cores were busy for {client.machine_busy:.0%} of the "
             f"time (the bar is {MACHINE_BAR:.0%})"
+        )
+    waited = 0.0 if server is None else (server.starved or 0.0) / max(len(server.pids), 1)
+    if waited > STARVED_BAR and not served:
+        reasons.append(
+            f"the machine was the limit: the server was kept from running for {waited:.0%} of the "
+            f"time (the bar is {STARVED_BAR:.0%})"
+        )
+    if stand_in_busy is not None and stand_in_busy > CPU_BAR and not served:
+        reasons.append(
+            f"the stand-in was the limit: it took {stand_in_busy:.0%} of a core (the bar is "
+            f"{CPU_BAR:.0%}); give it more processes with --upstream-args"
         )
     if plan.arrivals != "closed":
         share = client.late / plan.samples

@@ -41,7 +41,7 @@ def test_each_injected_kind_is_in_the_report_with_its_count_and_what_came_of_it(
         assert sum(fault.seen.values()) == counts[kind], kind
         line = rf"^  {kind} +{counts[kind]} injected: "
         assert re.search(line, told.stdout, re.MULTILINE), told.stdout
-        cell = f'<tr><th scope="row">{kind}</th><td>{counts[kind]}</td>'
+        cell = f'<tr><th scope="row">{kind}</th><td class="number">{counts[kind]}</td>'
         assert cell in page.read_text(), kind
     for kind in FAILED:
         assert found[kind].seen == {"failed.server": counts[kind]}

@@ -33,6 +33,20 @@ def test_a_busy_machine_is_the_limit(check: ClientCheck) -> None:
     assert reason.startswith("the machine was the limit")
 
 
+def test_a_server_that_others_kept_from_running_was_not_the_limit() -> None:
+    (reason,) = validity(PLAN, ClientCheck(), Server(busy=0.5, starved=0.6, pids=[1]))
+    assert reason.startswith("the machine was the limit: the server was kept from running for 60%")
+    assert validity(PLAN, ClientCheck(), Server(busy=0.95, starved=0.6, pids=[1])) == []
+    assert validity(PLAN, ClientCheck(), Server(busy=0.5, starved=0.6, pids=[1, 2, 3, 4])) == []
+
+
+def test_a_busy_stand_in_is_the_limit_unless_the_server_was() -> None:
+    (reason,) = validity(PLAN, ClientCheck(), Server(busy=0.5), 0.99)
+    assert reason.startswith("the stand-in was the limit: it took 99% of a core")
+    assert validity(PLAN, ClientCheck(), Server(busy=0.95), 0.99) == []
+    assert validity(PLAN, ClientCheck(), None, 0.9) == []
+
+
 def test_an_open_loop_must_be_on_time() -> None:
     late = ClientCheck(late=2, late_max_ms=120.0)
     (reason,) = validity(OPEN, late, None)

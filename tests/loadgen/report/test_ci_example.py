@@ -132,4 +132,4 @@ def test_the_smoke_job_runs_as_it_stands(tmp_path: Path) -> None:
     assert result["outcomes"]["succeeded"] == result["plan"]["samples"]
     assert len(result["verdict"]["thresholds"]) == 8
     assert (tmp_path / "result.html").read_text().startswith("<!doctype html>")
-    assert "of 800 done" in done.stderr, "plain lines where there is no terminal"
+    assert "of 1,000 done" in done.stderr, "plain lines where there is no terminal"
