@@ -72,7 +72,7 @@ def add_run(
         type=above_zero,
         default=1.0,
         metavar="FACTOR",
-        help="generations, the hold and poll time-outs last so much as long, and an open loop goes "
+        help="generations and the hold last so much as long, and an open loop goes "
         "on for so much as long (default: 1)",
     )
     add("--seed", type=int, help="of arrivals, lengths and abandoned polls")
@@ -121,7 +121,7 @@ def _scale(fields: dict[str, Any], time: float, *, fixed: bool) -> None:
     """--time. fixed: whether the count of samples was asked for."""
     if time == 1.0:
         return
-    for name in ("hold_s", "poll_timeout_s", "abandon_within_s", "warmup_s"):
+    for name in ("hold_s", "warmup_s"):
         fields[name] = fields.get(name, getattr(_DEFAULTS, name)) * time
     if not fixed and fields.get("arrivals", "closed") != "closed":
         fields["samples"] = max(1, round(fields["samples"] * time))
