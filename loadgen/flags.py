@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from loadgen.plan import Length, Plan
 from loadgen.scenarios import SCENARIOS
+
+if TYPE_CHECKING:
+    from loadgen.plan import Length, Plan
 
 STYLES: Final = ("futures", "future", "sdk")
 
@@ -79,6 +79,9 @@ def add_run(
 
 def plan_of(arguments: argparse.Namespace, url: str, style: str) -> Plan:
     """The scenario's plan with what the flags say. Raises PlanError, ValueError for a bad URL."""
+    import msgspec
+
+    from loadgen.plan import Plan
     from loadgen.schedule import PlanError, check, source_addresses
     from loadgen.wire import address
 
@@ -93,7 +96,7 @@ def plan_of(arguments: argparse.Namespace, url: str, style: str) -> Plan:
         fields.setdefault("oracle", False)
         if fields.get("barrier"):
             raise PlanError("barrier=True: needs --stand-in or --start, which can be released")
-    plan = Plan(**fields)
+    plan = msgspec.convert(fields, Plan)
     if plan.sessions < plan.processes and arguments.sessions is None:
         plan = msgspec.structs.replace(plan, sessions=plan.processes)
     check(plan)
@@ -104,6 +107,8 @@ def plan_of(arguments: argparse.Namespace, url: str, style: str) -> Plan:
 
 def _length(text: str) -> Length:
     """A, A:B or A:B:log."""
+    from loadgen.plan import Length
+
     low, *rest = text.split(":")
     try:
         if rest[1:] not in ([], ["log"], ["uniform"]):
