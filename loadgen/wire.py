@@ -12,12 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
-from typing import Any, ClassVar, Final, NamedTuple, cast
+from typing import ClassVar, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import httptools
-import msgspec
 
+from loadgen.heads import NO_HEAD, Head, Message
 from loadgen.outcomes import Traffic
 
 JSON: Final = b"application/json"
@@ -73,59 +73,16 @@ def headers(where: Address, api_key: str, version: str = "0.38.0") -> bytes:
     ).encode()
 
 
-class _Head(msgspec.Struct, gc=False):
-    """What httptools made of a head. size: of the whole answer, -1 where only a parser can tell.
-
-    end: where the body begins. kept: whether the connection may be used again.
-    """
-
-    data: bytes
-    status: int
-    kind: bytes
-    end: int
-    size: int
-    kept: bool
-
-
-_NO_HEAD: Final = _Head(b"", 0, b"", 0, -1, kept=False)
-
-
-class _Message:
-    """One answer as httptools tells it."""
-
-    def __init__(self) -> None:
-        self.kind = b""
-        self.length = -1
-        self.parts: list[bytes] = []
-        self.head: _Head | None = None
-        self.parser: Any = httptools.HttpResponseParser(self)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        lower = name.lower()
-        if lower == b"content-type":
-            self.kind = value
-        elif lower == b"content-length":
-            self.length = int(value)
-
-    def on_body(self, data: bytes) -> None:
-        self.parts.append(data)
-
-    def on_message_complete(self) -> None:
-        parser = self.parser
-        kept = bool(parser.should_keep_alive())  # says no once this has returned
-        self.head = _Head(b"", parser.get_status_code(), self.kind, 0, -1, kept)
-
-
 class Wire(asyncio.Protocol):
     """One connection. Busy from its request until the answer's function was called."""
 
     __slots__ = ("_message", "_pool", "done", "sent", "timer", "transport")
 
-    _heads: ClassVar[dict[bytes, _Head]] = {}
+    _heads: ClassVar[dict[bytes, Head]] = {}
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._message: _Message | None = None
+        self._message: Message | None = None
         self.done: Done | None = None
         self.sent = 0.0
         self.timer: asyncio.TimerHandle | None = None
@@ -144,7 +101,7 @@ class Wire(asyncio.Protocol):
                 end = data.find(b"\r\n\r\n") + 4
                 known = self._heads.get(data[:end])
                 if known is None or known.size != size:
-                    self._message = _Message()
+                    self._message = Message()
                     self._parse(data)
                     return
                 head = pool.last = known
@@ -158,7 +115,7 @@ class Wire(asyncio.Protocol):
             done(head.status, head.kind, data[head.end :])
             return
         if self._message is None:
-            self._message = _Message()
+            self._message = Message()
         self._parse(data)
 
     def _parse(self, data: bytes) -> None:
@@ -182,7 +139,7 @@ class Wire(asyncio.Protocol):
                 self._heads[head.data] = head
             self._answered(head, body)
 
-    def _answered(self, head: _Head, body: bytes) -> None:
+    def _answered(self, head: Head, body: bytes) -> None:
         done, self.done = self.done, None
         if self.timer is not None:
             self.timer.cancel()
@@ -235,7 +192,7 @@ class Pool:
     ) -> None:
         self.sent = 0
         self.received = 0
-        self.last = _NO_HEAD
+        self.last = NO_HEAD
         self._traffic = traffic
         self._where = where
         self._within_s = within_s
