@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from loadgen.plan import Length, Plan
 from loadgen.report.commands import add_thresholds
 from loadgen.scenarios import SCENARIOS
+
+if TYPE_CHECKING:
+    from loadgen.plan import Length, Plan
 
 STYLES: Final = ("futures", "future", "sdk")
 
@@ -93,7 +93,10 @@ def add_run(
 
 def plan_of(arguments: argparse.Namespace, url: str, style: str) -> Plan:
     """The scenario's plan with what the flags say. Raises PlanError, ValueError for a bad URL."""
+    import msgspec
+
     from loadgen.address import address
+    from loadgen.plan import Plan
     from loadgen.schedule import PlanError, check, source_addresses
 
     host = address(url).host
@@ -108,7 +111,7 @@ def plan_of(arguments: argparse.Namespace, url: str, style: str) -> Plan:
         if fields.get("barrier"):
             raise PlanError("barrier=True: needs --stand-in or --start, which can be released")
     _scale(fields, getattr(arguments, "time", 1.0), fixed=arguments.samples is not None)
-    plan = Plan(**fields)
+    plan = msgspec.convert(fields, Plan)
     if plan.sessions < plan.processes and arguments.sessions is None:
         plan = msgspec.structs.replace(plan, sessions=plan.processes)
     check(plan)
@@ -122,12 +125,9 @@ def _scale(fields: dict[str, Any], time: float, *, fixed: bool) -> None:
     if time == 1.0:
         return
     for name in ("hold_s", "warmup_s"):
-        fields[name] = fields.get(name, getattr(_DEFAULTS, name)) * time
+        fields[name] = fields.get(name, 0.0) * time
     if not fixed and fields.get("arrivals", "closed") != "closed":
         fields["samples"] = max(1, round(fields["samples"] * time))
-
-
-_DEFAULTS: Final = Plan(scenario="", url="", samples=1)
 
 
 def above_zero(text: str) -> float:
@@ -140,6 +140,8 @@ def above_zero(text: str) -> float:
 
 def length(text: str) -> Length:
     """A, A:B or A:B:log."""
+    from loadgen.plan import Length
+
     low, *rest = text.split(":")
     try:
         if rest[1:] not in ([], ["log"], ["uniform"]):

@@ -1,10 +1,11 @@
-"""Named runs: what a plan and the stand-in behind the server are unless flags say otherwise."""
+"""Named runs: what a plan and the stand-in behind the server are unless flags say otherwise.
+
+Imports nothing, so that `--help` can name them at once; lengths are the fields of plan.Length.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
-
-from loadgen.plan import Length
 
 _SECONDS: Final = ("--gen-seconds", "--delay-s")
 
@@ -22,8 +23,12 @@ class Scenario(NamedTuple):
     stand_in: tuple[str, ...] = ()
 
 
-def _fixed(tokens: int) -> Length:
-    return Length(low=tokens, high=tokens)
+def _fixed(tokens: int) -> dict[str, Any]:
+    return {"low": tokens, "high": tokens}
+
+
+def _log(low: int, high: int) -> dict[str, Any]:
+    return {"low": low, "high": high, "kind": "log"}
 
 
 SCENARIOS: Final = {
@@ -50,8 +55,8 @@ SCENARIOS: Final = {
             "arrivals": "poisson",
             "rate": 500.0,
             "sessions": 4,
-            "prompt_tokens": Length(low=32, high=2048, kind="log"),
-            "output_tokens": Length(low=16, high=512, kind="log"),
+            "prompt_tokens": _log(32, 2048),
+            "output_tokens": _log(16, 512),
             "warmup_s": 5.0,
         },
         ("--delay-s", "1"),
@@ -79,8 +84,8 @@ SCENARIOS: Final = {
             "rate": 100.0,
             "sessions": 4,
             "abandon": 0.01,
-            "prompt_tokens": Length(low=32, high=2048, kind="log"),
-            "output_tokens": Length(low=16, high=2048, kind="log"),
+            "prompt_tokens": _log(32, 2048),
+            "output_tokens": _log(16, 2048),
             "within_s": 4500.0,
             "warmup_s": 60.0,
         },

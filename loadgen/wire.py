@@ -17,7 +17,7 @@ from typing import ClassVar, Final, cast
 import httptools
 
 from loadgen.address import Address
-from loadgen.head import NO_HEAD, Head, Message
+from loadgen.heads import NO_HEAD, Head, Message
 from loadgen.outcomes import Traffic
 
 JSON: Final = b"application/json"

@@ -1,4 +1,4 @@
-"""One answer's head and body, as httptools tells them."""
+"""Answers as httptools tells them, and what was made of their heads."""
 
 from __future__ import annotations
 
