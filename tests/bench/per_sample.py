@@ -4,7 +4,8 @@ A closed loop alone would not keep N in flight: with answers that come at once m
 socket buffers. So the stand-in answers after a delay, chosen from the rate that the gateway has
 without one, such that its connections would allow LOAD times that rate: the gateway is
 the one that is busy all the time, as the bare server is in the floor's closed loop. What is more
-than the connections waits in the gateway's line. `in flight` in the notes is the gateway's own gauge.
+than the connections waits in the gateway's line. `in flight` in the notes is the gateway's own
+gauge.
 """
 
 import contextlib
