@@ -245,7 +245,7 @@ SPACES = {"compact": (",", ":"), "plain": (", ", ": "), "odd": (" ,\n", "\t:")}
     st.booleans(),
 )
 @settings(
-    max_examples=400,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -287,7 +287,7 @@ def test_any_document_has_one_outcome(
 
 @given(st.tuples(choices(0), choices(1)))
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_vllms_layout_is_cut_whatever_its_strings(
     small: None, pair: tuple[dict[str, Any], dict[str, Any]]
