@@ -31,11 +31,12 @@ MARK: Final = "cut out:"
 _MARKED: Final = b'"cut out:%d"'
 _MARK_BYTES: Final = MARK.encode()
 
-_QUOTE, _BACKSLASH, _BRACKET = 0x22, 0x5C, 0x5D
+_QUOTE, _COMMA, _BACKSLASH, _BRACKET = 0x22, 0x2C, 0x5C, 0x5D
 # A byte is looked for one by one, by memchr. Where it turns out, after so many, to come more often
 # than once in so many bytes, it is looked for with vectors, in pieces that fit the second cache.
-_PROBE: Final = 64
-_DENSE_BYTES: Final = 512
+_PROBE: Final = 16
+_DENSE_QUOTE_BYTES: Final = 2048
+_DENSE_BRACKET_BYTES: Final = 512
 _WINDOW: Final = 1 << 16
 
 # Shorter contents are left in the skeleton; a cut has a price of its own.
@@ -43,8 +44,9 @@ _WORTH_BYTES: Final = 256
 
 _KEY: Final = re.compile(
     rb'[{,]"(?:(text)":"|(token_logprobs|token_ids|text_offset|prompt_token_ids)":\['
-    rb"|(?:tokens|top_logprobs|prompt_logprobs)\":\[)"
+    rb"|(tokens|top_logprobs|prompt_logprobs)\":\[)"
 )
+_BEHIND_LOGPROBS: Final = b']},"finish_reason":'
 
 _BLANK: Final = rb"[ \t\r\n]*"
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
@@ -80,16 +82,22 @@ def cut(body: bytes) -> tuple[bytes, list[tuple[int, int]]]:
     """
     pieces: list[bytes] = []
     spans: list[tuple[int, int]] = []
+    # Where the last array of each name is, for what follows from the others' sizes.
+    last: dict[bytes, tuple[int, int]] = {}
     kept_from = position = 0
     while (key := _KEY.search(body, position)) is not None:
         start = key.end()
-        text, numbers = key.groups()
+        text, numbers, rows = key.groups()
         if text is not None:
             end = _end_of_string(body, start)
         elif numbers is not None:
             end = _end_of_numbers(body, start)
+            last[numbers] = start, end
+        elif rows == b"top_logprobs":
+            end = _end_of_bare_rows(body, start, last) or _end_of_array(body, start)
         else:
             end = _end_of_array(body, start)
+            last[rows] = start, end
         position = end + 1
         if end - start < _WORTH_BYTES:
             continue
@@ -107,22 +115,23 @@ def cut(body: bytes) -> tuple[bytes, list[tuple[int, int]]]:
 
 def _end_of_numbers(body: bytes, start: int) -> int:
     """The first `]`, where no string stands before it."""
-    end = body.find(b"]", start)
-    if end < 0 or body.find(b'"', start, end) >= 0:
+    end = body.index(b"]", start)
+    if body.find(b'"', start, end) >= 0:
         raise Cut
     return end
 
 
 def _end_of_string(body: bytes, start: int) -> int:
     """The first quote that no backslash escapes."""
-    find, position, dense_before = body.find, start - 1, start
+    index, position, dense_before = body.index, start - 1, start
     while True:
-        dense_before += _PROBE * _DENSE_BYTES
+        dense_before += _PROBE * _DENSE_QUOTE_BYTES
         for _ in range(_PROBE):
-            position = find(b'"', position + 1)
-            if position < 0:
-                raise Cut
-            if body[position - 1] != _BACKSLASH or _unescaped(body, position):
+            position = index(b'"', position + 1)
+            if body[position - 1] != _BACKSLASH:
+                return position
+            # Behind one backslash alone it is escaped, and that is what nearly all are.
+            if body[position - 2] == _BACKSLASH and _unescaped(body, position):
                 return position
         if position < dense_before:
             return _end_of_dense_string(body, position + 1)
@@ -138,28 +147,50 @@ def _unescaped(body: bytes, quote: int) -> bool:
 def _end_of_dense_string(body: bytes, start: int) -> int:
     flat = np.frombuffer(body, np.uint8)
     for window in range(start, len(body), _WINDOW):
-        quotes = np.flatnonzero(flat[window : window + _WINDOW] == _QUOTE) + window
+        stop = min(window + _WINDOW, len(body))
+        backslash = flat[window - 2 : stop - 1] == _BACKSLASH
         # Quotes behind one backslash alone are escaped.
-        doubtful = (flat[quotes - 1] != _BACKSLASH) | (flat[quotes - 2] == _BACKSLASH)
-        for quote in quotes[doubtful].tolist():
-            if _unescaped(body, quote):
-                return int(quote)
+        doubtful = flat[window:stop] == _QUOTE
+        np.greater(doubtful, backslash[1:] > backslash[:-1], out=doubtful)
+        first = int(doubtful.argmax())
+        if not doubtful[first]:
+            continue
+        if _unescaped(body, window + first):
+            return window + first
+        for quote in np.flatnonzero(doubtful).tolist():
+            if _unescaped(body, window + quote):
+                return int(window + quote)
     raise Cut
+
+
+def _end_of_bare_rows(body: bytes, start: int, last: dict[bytes, tuple[int, int]]) -> int:
+    """Where rows of one cell each end, from the sizes of their keys and values; 0 if not there.
+
+    Such a row is `{name:logprob}`, of one of the tokens and one of the logprobs.
+    """
+    try:
+        offsets, logprobs, names = map(last.pop, (b"text_offset", b"token_logprobs", b"tokens"))
+    except KeyError:
+        return 0
+    flat = np.frombuffer(body, np.uint8, offsets[1] - offsets[0], offsets[0])
+    rows = int(np.count_nonzero(flat == _COMMA)) + 1
+    commas = rows - 1
+    size = (logprobs[1] - logprobs[0] - commas) + (names[1] - names[0] - commas) + 3 * rows + commas
+    end = start + size
+    return end if body.startswith(_BEHIND_LOGPROBS, end) else 0
 
 
 def _end_of_array(body: bytes, start: int) -> int:
     """The first `]` that is the end of an object's value, as far as can be seen from here."""
-    # A document does not end with an array, so what we look for is before its last byte.
-    find, position, dense_before, last = body.find, start - 1, start, len(body) - 1
+    index, position, dense_before = body.index, start - 1, start
     strings = _Strings(body, start)
     while True:
-        dense_before += _PROBE * _DENSE_BYTES
+        dense_before += _PROBE * _DENSE_BRACKET_BYTES
         for _ in range(_PROBE):
-            position = find(b"]", position + 1, last)
-            if position < 0:
-                raise Cut
-            if body[position + 1] in _MAY_FOLLOW and _is_end(body, position, strings):
-                return position
+            # A document does not end with an array: one that does is an IndexError here.
+            if body[(position := index(b"]", position + 1)) + 1] in _MAY_FOLLOW:
+                if _is_end(body, position, strings):
+                    return position
         if position < dense_before:
             return _end_of_dense_array(body, position + 1, strings)
 
