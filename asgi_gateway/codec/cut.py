@@ -18,6 +18,15 @@ are counted. A cut that ended too soon, in a nested array, would leave brackets 
 skeleton; no other cut can make up for that, so the skeleton would not parse, and the caller parses
 the whole body instead.
 
+What is not searched. The text and the two arrays that nobody needs are two thirds of a body, and
+`layout` steps over them by the order and sizes that vLLM writes. Its ends are ends in the document,
+but of this value only where the layout is vLLM's: a text behind which other keys come before the
+logprobs is cut together with these keys. Nothing is read wrong by that, as long as an object has no
+key twice: what was cut away is missing, and everything that is missing, a choice or a token of the
+upstream's own count too, sends the caller to the whole body. The other way round a body with a key
+twice in one choice, or more choices than were asked for and than its usage counts, might be read
+otherwise than the parser does. No server writes either.
+
 Not noticed is what a parser would find in the contents that are skipped: a byte that is no UTF-8 in
 the text, say. The arrays that are used are parsed, and the skeleton is.
 """
@@ -27,11 +36,13 @@ from typing import Final
 
 import numpy as np
 
+from asgi_gateway.codec.layout import Layout
+
 MARK: Final = "cut out:"
 _MARKED: Final = b'"cut out:%d"'
 _MARK_BYTES: Final = MARK.encode()
 
-_QUOTE, _COMMA, _BACKSLASH, _BRACKET = 0x22, 0x2C, 0x5C, 0x5D
+_QUOTE, _BACKSLASH, _BRACKET = 0x22, 0x5C, 0x5D
 # A byte is looked for one by one, by memchr. Where it turns out, after so many, to come more often
 # than once in so many bytes, it is looked for with vectors, in pieces that fit the second cache.
 _PROBE: Final = 16
@@ -43,10 +54,11 @@ _WINDOW: Final = 1 << 16
 _WORTH_BYTES: Final = 256
 
 _KEY: Final = re.compile(
-    rb'[{,]"(?:(text)":"|(token_logprobs|token_ids|text_offset|prompt_token_ids)":\['
-    rb"|(tokens|top_logprobs|prompt_logprobs)\":\[)"
+    rb'[{,]"(?:(text)":"'
+    rb"|(token_logprobs|token_ids|text_offset|prompt_token_ids|tokens|top_logprobs|prompt_logprobs)"
+    rb'":\[)'
 )
-_BEHIND_LOGPROBS: Final = b']},"finish_reason":'
+_NUMBERS: Final = frozenset({"token_logprobs", "token_ids", "text_offset", "prompt_token_ids"})
 
 _BLANK: Final = rb"[ \t\r\n]*"
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
@@ -82,22 +94,12 @@ def cut(body: bytes) -> tuple[bytes, list[tuple[int, int]]]:
     """
     pieces: list[bytes] = []
     spans: list[tuple[int, int]] = []
-    # Where the last array of each name is, for what follows from the others' sizes.
-    last: dict[bytes, tuple[int, int]] = {}
+    layout = Layout(body)
     kept_from = position = 0
     while (key := _KEY.search(body, position)) is not None:
-        start = key.end()
-        text, numbers, rows = key.groups()
-        if text is not None:
-            end = _end_of_string(body, start)
-        elif numbers is not None:
-            end = _end_of_numbers(body, start)
-            last[numbers] = start, end
-        elif rows == b"top_logprobs":
-            end = _end_of_bare_rows(body, start, last) or _end_of_array(body, start)
-        else:
-            end = _end_of_array(body, start)
-            last[rows] = start, end
+        start, name = key.end(), key[key.lastindex or 1].decode()
+        end = _end(body, start, name, layout)
+        layout.found(name, start, end)
         position = end + 1
         if end - start < _WORTH_BYTES:
             continue
@@ -113,10 +115,24 @@ def cut(body: bytes) -> tuple[bytes, list[tuple[int, int]]]:
     return skeleton, spans
 
 
+def _end(body: bytes, start: int, name: str, layout: Layout) -> int:
+    if name in _NUMBERS:
+        return _end_of_numbers(body, start)
+    if name == "text":
+        end = layout.text_end(start)
+        return end if end >= 0 else _end_of_string(body, start)
+    end = -1
+    if name == "tokens":
+        end = layout.tokens_end(start)
+    elif name == "top_logprobs":
+        end = layout.rows_end(start)
+    return end if end >= 0 else _end_of_array(body, start)
+
+
 def _end_of_numbers(body: bytes, start: int) -> int:
-    """The first `]`, where no string stands before it."""
+    """The first `]`, where it is not in a string."""
     end = body.index(b"]", start)
-    if body.find(b'"', start, end) >= 0:
+    if _SURE.match(body, end) is None and body.find(b'"', start, end) >= 0:
         raise Cut
     return end
 
@@ -163,23 +179,6 @@ def _end_of_dense_string(body: bytes, start: int) -> int:
     raise Cut
 
 
-def _end_of_bare_rows(body: bytes, start: int, last: dict[bytes, tuple[int, int]]) -> int:
-    """Where rows of one cell each end, from the sizes of their keys and values; 0 if not there.
-
-    Such a row is `{name:logprob}`, of one of the tokens and one of the logprobs.
-    """
-    try:
-        offsets, logprobs, names = map(last.pop, (b"text_offset", b"token_logprobs", b"tokens"))
-    except KeyError:
-        return 0
-    flat = np.frombuffer(body, np.uint8, offsets[1] - offsets[0], offsets[0])
-    rows = int(np.count_nonzero(flat == _COMMA)) + 1
-    commas = rows - 1
-    size = (logprobs[1] - logprobs[0] - commas) + (names[1] - names[0] - commas) + 3 * rows + commas
-    end = start + size
-    return end if body.startswith(_BEHIND_LOGPROBS, end) else 0
-
-
 def _end_of_array(body: bytes, start: int) -> int:
     """The first `]` that is the end of an object's value, as far as can be seen from here."""
     index, position, dense_before = body.index, start - 1, start
@@ -188,9 +187,9 @@ def _end_of_array(body: bytes, start: int) -> int:
         dense_before += _PROBE * _DENSE_BRACKET_BYTES
         for _ in range(_PROBE):
             # A document does not end with an array: one that does is an IndexError here.
-            if body[(position := index(b"]", position + 1)) + 1] in _MAY_FOLLOW:
-                if _is_end(body, position, strings):
-                    return position
+            position = index(b"]", position + 1)
+            if body[position + 1] in _MAY_FOLLOW and _is_end(body, position, strings):
+                return position
         if position < dense_before:
             return _end_of_dense_array(body, position + 1, strings)
 

@@ -101,7 +101,7 @@ class _Run:
         values = answer.get("token_logprobs") if answer is not None else None
         if values is None:
             raise Cut
-        logprobs = yield from self._floats(values)
+        logprobs = yield from self._floats(values, tokens.size)
         same_length(tokens, logprobs)
         topk = None
         if self._want.sampled_topk:
@@ -202,22 +202,26 @@ class _Run:
                 yield
         return _joined(parts)
 
-    def _floats(self, value: Any) -> Steps[Float32s]:
+    def _floats(self, value: Any, length: int) -> Steps[Float32s]:
         span = self._span(value)
         if span is None:
             return floats(value, self._missing)
-        slices = _number_slices(self._body, span)
-        parts: list[Float32s] = []
-        while True:
-            before = len(parts)
+        found = np.empty(length, np.float32)
+        slices, position, full = _number_slices(self._body, span), 0, True
+        while full:
+            full = False
             # Over a pause an error state would last; one a slice costs more than its rounding.
             with table.exact():
-                for piece in islice(slices, _SLICES_A_STEP):
+                for number, piece in enumerate(islice(slices, _SLICES_A_STEP), 1):
                     wide = np.frombuffer(self._list(piece).as_buffer(of_type="d"), np.float64)
-                    parts.append(wide.astype(np.float32))
-            if len(parts) < before + _SLICES_A_STEP:
-                return _joined(parts)
-            yield
+                    # A ValueError where there are more than tokens.
+                    found[position : position + wide.size] = wide
+                    position += wide.size
+                    full = number == _SLICES_A_STEP
+            if full:
+                yield
+        _fits(length, position)
+        return found
 
     def _named(self, value: Any) -> Steps[Int32s]:
         span = self._span(value)
@@ -232,10 +236,8 @@ class _Run:
 
 
 def _all_counted(doc: Any, sequences: list[Sequence]) -> None:
-    """A choice that a cut ran over would be missing here; see `cut`."""
-    usage = doc.get("usage")
-    counted = usage.get("completion_tokens") if usage is not None else None
-    if counted is not None and counted != sum(sequence.tokens.size for sequence in sequences):
+    """The upstream's own count; a choice that a cut ran over would be missing here."""
+    if doc["usage"]["completion_tokens"] != sum([one.tokens.size for one in sequences]):
         raise Cut
 
 
