@@ -33,8 +33,8 @@ _FEW: Final = 1024
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
 
-# `join` copies an array's memory as it does bytes.
-Piece = bytes | Int32s | Float32s
+# `join` copies a view of an array as it does bytes; `len` would count elements.
+Piece = bytes | memoryview
 
 
 def encode(arrays: SampleArrays) -> bytes:
@@ -80,10 +80,9 @@ def _bytes(array: Int32s | Float32s, dtype: np.dtype[Any]) -> bytes:
 
 def _sequence(pieces: list[Piece], sequence: Sequence) -> None:
     tokens, logprobs = _ints(sequence.tokens), _floats(sequence.logprobs)
-    tokens_size, logprobs_size = tokens.nbytes, logprobs.nbytes
-    inner: list[Piece] = [_LOGPROBS, _varint(logprobs_size), logprobs]
-    if tokens_size:
-        inner[:0] = (_TOKENS, _varint(tokens_size), tokens)
+    inner: list[Piece] = [_LOGPROBS, _varint(logprobs.nbytes), logprobs]
+    if tokens.nbytes:
+        inner[:0] = (_TOKENS, _varint(tokens.nbytes), tokens)
     if sequence.stop_reason:  # zero is proto3's default and is not written
         inner.insert(0, _LENGTH_REASON)
     if sequence.topk is not None:
@@ -104,22 +103,22 @@ def _topk(topk: Topk) -> list[Piece]:
     return pieces
 
 
-def _field(tag: bytes, value: Int32s | Float32s) -> tuple[Piece, Piece, Piece]:
+def _field(tag: bytes, value: memoryview) -> tuple[Piece, Piece, Piece]:
     return tag, _varint(value.nbytes), value
 
 
 def _nested(pieces: list[Piece], tag: bytes, inner: list[Piece]) -> None:
-    size = sum([len(piece) if type(piece) is bytes else piece.nbytes for piece in inner])
+    size = sum([len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in inner])
     pieces += (tag, _varint(size))
     pieces += inner
 
 
-def _ints(array: Int32s) -> Int32s:
-    return np.ascontiguousarray(array, _INT32)
+def _ints(array: Int32s) -> memoryview:
+    return np.ascontiguousarray(array, _INT32).data
 
 
-def _floats(array: Float32s) -> Float32s:
-    return np.ascontiguousarray(array, _FLOAT32)
+def _floats(array: Float32s) -> memoryview:
+    return np.ascontiguousarray(array, _FLOAT32).data
 
 
 def _varint(value: int) -> bytes:

@@ -15,8 +15,9 @@ _TO_BRACE: Final = _TEXT_THEN.index(b"{")
 _TOKENS_THEN: Final = b'],"top_logprobs":['
 _ROWS_THEN: Final = b']},"finish_reason":'
 
-# Text has few braces; where it has many, quotes are as good.
+# Text has few braces. Where it has many, so much of it is searched for all that follows it.
 _BRACES: Final = 16
+_TEXT_WINDOW: Final = 256 << 10
 # Tokens are the text's parts in quotes, but for special ones, which the text lacks, and for parts
 # of a character, which are no characters.
 _TOKENS_BEFORE: Final = 512
@@ -48,8 +49,8 @@ class Layout:
             if end >= start and self._body.startswith(_TEXT_THEN, end):
                 return end
             if brace < 0:
-                break
-        return -1
+                return -1
+        return self._body.find(_TEXT_THEN, brace, brace + _TEXT_WINDOW)
 
     def tokens_end(self, start: int) -> int:
         """The closing bracket of `tokens`; negative as above."""

@@ -241,7 +241,7 @@ def _all_counted(doc: Any, sequences: list[Sequence]) -> None:
         raise Cut
 
 
-def _joined(parts: list[Any]) -> Any:
+def _joined(parts: list[Int32s]) -> Int32s:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

@@ -225,7 +225,7 @@ def choices(draw: st.DrawFn, index: int) -> dict[str, Any]:
             "top_logprobs": rows,
         },
         "finish_reason": draw(st.sampled_from(["stop", "length", "length", "abort"])),
-        "stop_reason": draw(texts | st.none() | st.integers()),
+        "stop_reason": draw(texts | st.none() | st.integers(-(2**63), 2**63 - 1)),
         "token_ids": ids,
         "prompt_logprobs": [None, *scored],
         "prompt_token_ids": [7, 8, 9],
