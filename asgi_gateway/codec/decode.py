@@ -16,7 +16,7 @@ from asgi_gateway.codec import SampleArrays, Want, pieces, whole
 from asgi_gateway.codec.cut import Cut
 from asgi_gateway.codec.rows import Odd
 from asgi_gateway.codec.values import MissingPolicy
-from asgi_gateway.errors import MissingLogprobs, Unreadable
+from asgi_gateway.errors import Aborted, MissingLogprobs, Unreadable
 
 __all__ = ["Decoder", "MissingPolicy"]
 
@@ -38,7 +38,7 @@ _PARSER_ERRORS: Final = (
     ArithmeticError,
     AttributeError,
 )
-_NOT_UNDERSTOOD: Final = (Cut, Odd, Unreadable, MissingLogprobs, *_PARSER_ERRORS)
+_NOT_UNDERSTOOD: Final = (Cut, Odd, Unreadable, MissingLogprobs, Aborted, *_PARSER_ERRORS)
 _EXCERPT_BYTES: Final = 80
 
 

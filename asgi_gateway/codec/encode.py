@@ -5,8 +5,7 @@ times the time at 16 to 32,768 tokens). A test pins every byte to the library's 
 Field numbers: protos/asgi_gateway/sampling.proto.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,11 +27,13 @@ _CACHE_HITS: Final = b"\x20"
 
 _SMALL_VARINTS: Final = tuple(bytes((n,)) for n in range(128))
 
-# A small array is copied twice sooner than three views of it are made.
-_COPIED_BELOW: Final = 1024
+# Below, one more copy is made sooner than views and sizes are.
+_FEW: Final = 1024
+
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
 
+# `join` copies a view of an array as it does bytes; `len` would count elements.
 Piece = bytes | memoryview
 
 
@@ -43,7 +44,10 @@ def encode(arrays: SampleArrays) -> bytes:
     """
     pieces: list[Piece] = []
     for sequence in arrays.sequences:
-        _sequence(pieces, sequence)
+        if sequence.topk is None and sequence.tokens.size <= _FEW:
+            pieces += _small(sequence)
+        else:
+            _sequence(pieces, sequence)
     if arrays.prompt_logprobs is not None:
         pieces += _field(_PROMPT_LOGPROBS, _floats(arrays.prompt_logprobs))
     if arrays.prompt_topk is not None:
@@ -53,25 +57,37 @@ def encode(arrays: SampleArrays) -> bytes:
     return b"".join(pieces)
 
 
+def _small(sequence: Sequence) -> tuple[bytes, bytes, bytes]:
+    """A sequence that is copied once more sooner than its parts' sizes are added up."""
+    tokens, logprobs = _bytes(sequence.tokens, _INT32), _bytes(sequence.logprobs, _FLOAT32)
+    inner = b"".join(
+        (
+            _LENGTH_REASON if sequence.stop_reason else b"",
+            _TOKENS if tokens else b"",
+            _varint(len(tokens)) if tokens else b"",
+            tokens,
+            _LOGPROBS,
+            _varint(len(logprobs)),
+            logprobs,
+        )
+    )
+    return _SEQUENCE, _varint(len(inner)), inner
+
+
+def _bytes(array: Int32s | Float32s, dtype: np.dtype[Any]) -> bytes:
+    return array.tobytes() if array.dtype is dtype else array.astype(dtype).tobytes()
+
+
 def _sequence(pieces: list[Piece], sequence: Sequence) -> None:
-    logprobs = _floats(sequence.logprobs)
-    width = _varint(len(logprobs))
-    size = 1 + len(width) + len(logprobs)
-    inner: list[Piece] = [_LOGPROBS, width, logprobs]
-    tokens = _ints(sequence.tokens)
-    if tokens:
-        width = _varint(len(tokens))
-        size += 1 + len(width) + len(tokens)
-        inner[:0] = (_TOKENS, width, tokens)
+    tokens, logprobs = _ints(sequence.tokens), _floats(sequence.logprobs)
+    inner: list[Piece] = [_LOGPROBS, _varint(logprobs.nbytes), logprobs]
+    if tokens.nbytes:
+        inner[:0] = (_TOKENS, _varint(tokens.nbytes), tokens)
     if sequence.stop_reason:  # zero is proto3's default and is not written
-        size += 2
         inner.insert(0, _LENGTH_REASON)
     if sequence.topk is not None:
-        mark = len(inner)
         _nested(inner, _SEQUENCE_TOPK, _topk(sequence.topk))
-        size += sum(map(len, inner[mark:]))
-    pieces += (_SEQUENCE, _varint(size))
-    pieces += inner
+    _nested(pieces, _SEQUENCE, inner)
 
 
 def _topk(topk: Topk) -> list[Piece]:
@@ -87,31 +103,29 @@ def _topk(topk: Topk) -> list[Piece]:
     return pieces
 
 
-def _field(tag: bytes, value: Piece) -> tuple[Piece, Piece, Piece]:
-    return tag, _varint(len(value)), value
+def _field(tag: bytes, value: memoryview) -> tuple[Piece, Piece, Piece]:
+    return tag, _varint(value.nbytes), value
 
 
-def _nested(pieces: list[Piece], tag: bytes, inner: Iterable[Piece]) -> None:
-    inner = list(inner)
-    pieces += (tag, _varint(sum(map(len, inner))))
+def _nested(pieces: list[Piece], tag: bytes, inner: list[Piece]) -> None:
+    size = sum([len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in inner])
+    pieces += (tag, _varint(size))
     pieces += inner
 
 
-def _ints(array: Int32s) -> Piece:
-    if array.size < _COPIED_BELOW and array.dtype is _INT32:
-        return array.tobytes()
-    return np.ascontiguousarray(array, dtype="<i4").reshape(-1).view(np.uint8).data
+def _ints(array: Int32s) -> memoryview:
+    return np.ascontiguousarray(array, _INT32).data
 
 
-def _floats(array: Float32s) -> Piece:
-    if array.size < _COPIED_BELOW and array.dtype is _FLOAT32:
-        return array.tobytes()
-    return np.ascontiguousarray(array, dtype="<f4").reshape(-1).view(np.uint8).data
+def _floats(array: Float32s) -> memoryview:
+    return np.ascontiguousarray(array, _FLOAT32).data
 
 
 def _varint(value: int) -> bytes:
     if value < 128:
         return _SMALL_VARINTS[value]
+    if value < 16_384:
+        return bytes((value & 127 | 128, value >> 7))
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -1,10 +1,11 @@
 """A body -> SampleArrays in bounded pieces of work, from a skeleton and slices of what was cut out.
 
-Gives what `whole` gives. Where it does not understand a body it raises something, and the caller
-asks `whole`, which then also says what is wrong with it.
+Gives what `whole` gives. Where it does not understand a body, or misses a field, it raises
+something, and the caller asks `whole`, which then also says what is wrong with it.
 """
 
 from collections.abc import Generator, Iterator
+from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -16,13 +17,11 @@ from asgi_gateway.codec.named import named_ids_in
 from asgi_gateway.codec.values import (
     MAX_INT32,
     MissingPolicy,
-    absent,
     cache_hits,
     floats,
     ids,
     in_order,
     named_ids,
-    narrowed,
     required,
     same_length,
     stop_reason,
@@ -63,6 +62,7 @@ def steps(
     sequences: list[Sequence] = []
     for choice in choices:
         sequences += ((yield from run.sequence(choice)),)
+    _all_counted(doc, sequences)
     prompt_logprobs, prompt_topk = None, None
     if want.prompt_logprobs:
         prompt_logprobs, prompt_topk = yield from run.prompt(choices[0], prompt_tokens)
@@ -99,12 +99,9 @@ class _Run:
         else:
             tokens = yield from self._ids(required(choice, "token_ids"))
         values = answer.get("token_logprobs") if answer is not None else None
-        if values is not None:
-            logprobs = yield from self._floats(values)
-        else:
-            logprobs = np.full(tokens.size, np.nan, np.float32)
-            if tokens.size:
-                absent(self._missing, f"there are no logprobs for {tokens.size} tokens")
+        if values is None:
+            raise Cut
+        logprobs = yield from self._floats(values, tokens.size)
         same_length(tokens, logprobs)
         topk = None
         if self._want.sampled_topk:
@@ -116,8 +113,7 @@ class _Run:
         scores = table.PromptScores(prompt_tokens, self._want, self._missing)
         scored = choice.get("prompt_logprobs")
         if scored is None:
-            absent(self._missing, "prompt_logprobs is null")
-            return scores.logprobs, scores.topk
+            raise Cut
         own = yield from self._ids(required(choice, "prompt_token_ids"))
         span = self._span(scored)
         if span is None:
@@ -152,9 +148,7 @@ class _Run:
     def _sampled_topk(self, alternatives: Any, length: int) -> Steps[Topk]:
         topk = table.empty(length, self._want.sampled_topk)
         if alternatives is None:
-            if length:
-                absent(self._missing, "top_logprobs is null")
-            return topk
+            raise Cut
         span = self._span(alternatives)
         if span is None:
             _fits(len(alternatives), length)
@@ -206,19 +200,28 @@ class _Run:
             parts.append(wide.astype(np.int32))
             if len(parts) % _SLICES_A_STEP == 0:
                 yield
-        return np.concatenate(parts)
+        return _joined(parts)
 
-    def _floats(self, value: Any) -> Steps[Float32s]:
+    def _floats(self, value: Any, length: int) -> Steps[Float32s]:
         span = self._span(value)
         if span is None:
             return floats(value, self._missing)
-        parts: list[Float32s] = []
-        for piece in _number_slices(self._body, span):
-            wide = np.frombuffer(self._list(piece).as_buffer(of_type="d"), np.float64)
-            parts.append(narrowed(wide))
-            if len(parts) % _SLICES_A_STEP == 0:
+        found = np.empty(length, np.float32)
+        slices, position, full = _number_slices(self._body, span), 0, True
+        while full:
+            full = False
+            # Over a pause an error state would last; one a slice costs more than its rounding.
+            with table.exact():
+                for number, piece in enumerate(islice(slices, _SLICES_A_STEP), 1):
+                    wide = np.frombuffer(self._list(piece).as_buffer(of_type="d"), np.float64)
+                    # A ValueError where there are more than tokens.
+                    found[position : position + wide.size] = wide
+                    position += wide.size
+                    full = number == _SLICES_A_STEP
+            if full:
                 yield
-        return np.concatenate(parts)
+        _fits(length, position)
+        return found
 
     def _named(self, value: Any) -> Steps[Int32s]:
         span = self._span(value)
@@ -229,7 +232,17 @@ class _Run:
             parts.append(named_ids_in(piece, self._parser))
             if len(parts) % _SLICES_A_STEP == 0:
                 yield
-        return np.concatenate(parts)
+        return _joined(parts)
+
+
+def _all_counted(doc: Any, sequences: list[Sequence]) -> None:
+    """The upstream's own count; a choice that a cut ran over would be missing here."""
+    if doc["usage"]["completion_tokens"] != sum([one.tokens.size for one in sequences]):
+        raise Cut
+
+
+def _joined(parts: list[Int32s]) -> Int32s:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _fits(count: int, room: int) -> None:

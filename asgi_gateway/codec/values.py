@@ -3,6 +3,8 @@
 A parsed value is whatever the parser gives: a proxy of an array or object, or a plain Python value.
 """
 
+import struct
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -17,9 +19,12 @@ MAX_INT32: Final = 2**31 - 1
 TOKEN_ID_PREFIX: Final = "token_id:"
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _TEN: Final = 10
-# Of so few values Python's own min and max are faster than numpy's.
+# So few values are packed by Python sooner than numpy's calls are made.
 _FEW: Final = 64
-_SURELY_FLOAT32: Final = 3e38
+_PACK_IDS: Final = tuple([struct.Struct(f"<{n}I").pack for n in range(_FEW + 1)])
+_PACK_FLOATS: Final = tuple([struct.Struct(f"<{n}f").pack for n in range(_FEW + 1)])
+_INT32: Final = np.dtype("<i4")
+_FLOAT32: Final = np.dtype("<f4")
 _STOP_REASONS: Final = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
 
 
@@ -107,20 +112,26 @@ def absent(missing: MissingPolicy, text: str) -> None:
 
 def ids(array: Any) -> Int32s:
     """A parsed list of token ids, int32."""
-    wide = np.frombuffer(array.as_buffer(of_type="i"), np.int64)
+    # TypeError for all that is no integer.
+    numbers = array.as_buffer(of_type="i")
+    if (length := len(array)) <= _FEW:
+        packed = _packed(_PACK_IDS[length], array)
+        # Below 2^31 the highest byte of each has its highest bit clear.
+        if packed is not None and packed[3::4].isascii():
+            return np.frombuffer(packed, _INT32)
+    wide = np.frombuffer(numbers, np.int64)
     _flat("token_ids", array, wide.size)
-    low, high = _extent(wide)
-    if low < 0 or high > MAX_INT32:
+    if wide.size and (int(wide.min()) < 0 or int(wide.max()) > MAX_INT32):
         raise Unreadable(f"a token id is outside 0 to {MAX_INT32}")
     return wide.astype(np.int32)
 
 
-def _extent(wide: npt.NDArray[Any]) -> tuple[float, float]:
-    """Smallest and largest value; 0 and 0 of none."""
-    if wide.size <= _FEW:
-        few = wide.tolist()
-        return (min(few), max(few)) if few else (0, 0)
-    return wide.min(), wide.max()
+def _packed(pack: Callable[..., bytes], array: Any) -> bytes | None:
+    """None where a value is out of range or is a nested array."""
+    try:
+        return pack(*array.as_list())
+    except struct.error:
+        return None
 
 
 def _flat(field: str, array: Any, size: int) -> None:
@@ -137,16 +148,16 @@ def _flat(field: str, array: Any, size: int) -> None:
 def floats(array: Any, missing: MissingPolicy) -> Float32s:
     """A parsed list of logprobs, float32; NaN for null where the policy allows it."""
     try:
-        wide = np.frombuffer(array.as_buffer(of_type="d"), np.float64)
+        numbers = array.as_buffer(of_type="d")
     except TypeError:
         return _logprobs_with_nulls(array, missing)
+    if (length := len(array)) <= _FEW:
+        # Rounds as numpy does; OverflowError where that would make an infinity.
+        packed = _packed(_PACK_FLOATS[length], array)
+        if packed is not None:
+            return np.frombuffer(packed, _FLOAT32)
+    wide = np.frombuffer(numbers, np.float64)
     _flat("token_logprobs", array, wide.size)
-    if wide.size > _FEW:
-        return narrowed(wide)
-    low, high = _extent(wide)
-    # Below this the rounding to float32 stays finite; what is beyond may warn, and is counted.
-    if low > -_SURELY_FLOAT32 and high < _SURELY_FLOAT32:
-        return wide.astype(np.float32)
     return narrowed(wide)
 
 

@@ -31,12 +31,7 @@ def answer(doc: Any, want: Want, prompt_tokens: int, missing: MissingPolicy) -> 
     prompt_logprobs, prompt_topk = None, None
     if want.prompt_logprobs:
         prompt_logprobs, prompt_topk = _prompt(choices[0], want, prompt_tokens, missing)
-    return SampleArrays(
-        sequences=sequences,
-        prompt_logprobs=prompt_logprobs,
-        prompt_topk=prompt_topk,
-        prompt_cache_hit_tokens=cache_hits(doc, prompt_tokens),
-    )
+    return SampleArrays(sequences, prompt_logprobs, prompt_topk, cache_hits(doc, prompt_tokens))
 
 
 def _sequence(choice: Any, want: Want, missing: MissingPolicy) -> Sequence:

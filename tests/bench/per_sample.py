@@ -2,8 +2,10 @@
 
 A closed loop alone would not keep N in flight: with answers that come at once most of the N wait in
 socket buffers. So the stand-in answers after a delay, chosen from the rate that the gateway has
-without one, such that its connections are full at LOAD of that rate; what is more than the
-connections waits in the gateway's line. `in flight` in the notes is the gateway's own gauge.
+without one, such that its connections would allow LOAD times that rate: the gateway is
+the one that is busy all the time, as the bare server is in the floor's closed loop. What is more
+than the connections waits in the gateway's line. `in flight` in the notes is the gateway's own
+gauge.
 """
 
 import contextlib
@@ -34,8 +36,10 @@ BATCHED_LEVEL: Final = 2048
 LOG_LEVEL: Final = 512
 SESSIONS: Final = 4
 LOAD: Final = 1.25
-# A run of N in flight fills and empties the line once; in between it has to be full.
+# A run of N in flight fills and empties the line once; in between it has to be full, and most of
+# the run has to be in between.
 RUNS_OF_LINE: Final = 2.5
+RUNS_OF_CONNECTIONS: Final = 8
 LOG_PAIRS: Final = 5
 LOG_SETTING: Final = "log.samples"
 JOURNAL: Final = "state.dir"
@@ -146,7 +150,11 @@ def measure(bench: Bench, wanted: frozenset[str]) -> Iterator[Row]:
 
 
 def samples_of(bench: Bench, in_flight: int) -> int:
-    return max(QUICK_SAMPLES if bench.quick else LEAST_SAMPLES, int(RUNS_OF_LINE * in_flight))
+    return max(
+        QUICK_SAMPLES if bench.quick else LEAST_SAMPLES,
+        int(RUNS_OF_LINE * in_flight),
+        RUNS_OF_CONNECTIONS * min(in_flight, UPSTREAM_CONNECTIONS),
+    )
 
 
 def flatness(rows: list[Row]) -> Row:

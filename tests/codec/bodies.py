@@ -43,8 +43,20 @@ def choice(index: int = 0, **fields: Any) -> dict[str, Any]:
 
 def document(*choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """A whole answer; one choice where none is given."""
-    usage = {"prompt_tokens": len(PROMPT), "prompt_tokens_details": {"cached_tokens": 2}}
-    return {"id": "cmpl-1", "choices": list(choices or [choice()]), "usage": usage, **fields}
+    listed = list(choices or [choice()])
+    usage = {
+        "prompt_tokens": len(PROMPT),
+        "completion_tokens": sum(_length(one) for one in listed),
+        "prompt_tokens_details": {"cached_tokens": 2},
+    }
+    return {"id": "cmpl-1", "choices": listed, "usage": usage, **fields}
+
+
+def _length(choice: dict[str, Any]) -> int:
+    """Of what is left of a choice's tokens."""
+    logprobs = choice.get("logprobs")
+    tokens = choice.get("token_ids", logprobs.get("tokens") if type(logprobs) is dict else None)
+    return len(tokens) if type(tokens) is list else 0
 
 
 def body(*choices: dict[str, Any], **fields: Any) -> bytes:

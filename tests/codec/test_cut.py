@@ -10,7 +10,7 @@ import simdjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asgi_gateway.codec import SampleArrays, Want, cut, decode, pieces
+from asgi_gateway.codec import SampleArrays, Want, cut, decode, layout, pieces
 from asgi_gateway.codec.decode import Decoder, MissingPolicy
 from asgi_gateway.codec.encode import encode
 from asgi_gateway.codec.values import named_ids
@@ -225,7 +225,7 @@ def choices(draw: st.DrawFn, index: int) -> dict[str, Any]:
             "top_logprobs": rows,
         },
         "finish_reason": draw(st.sampled_from(["stop", "length", "length", "abort"])),
-        "stop_reason": draw(texts | st.none() | st.integers()),
+        "stop_reason": draw(texts | st.none() | st.integers(-(2**63), 2**63 - 1)),
         "token_ids": ids,
         "prompt_logprobs": [None, *scored],
         "prompt_token_ids": [7, 8, 9],
@@ -245,7 +245,7 @@ SPACES = {"compact": (",", ":"), "plain": (", ", ": "), "odd": (" ,\n", "\t:")}
     st.booleans(),
 )
 @settings(
-    max_examples=400,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -287,7 +287,7 @@ def test_any_document_has_one_outcome(
 
 @given(st.tuples(choices(0), choices(1)))
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_vllms_layout_is_cut_whatever_its_strings(
     small: None, pair: tuple[dict[str, Any], dict[str, Any]]
@@ -298,6 +298,70 @@ def test_vllms_layout_is_cut_whatever_its_strings(
     if body.count(b"cut out:"):
         return  # our own mark: left to the whole parse
     assert encode(by_pieces(body, EVERYTHING, 3)) == whole(body, EVERYTHING, 3)
+
+
+def test_recorded_contents_are_stepped_over_by_their_size() -> None:
+    body = recordings()["completion_8192tok_logprobs0_ids"].body
+    found = layout.Layout(body)
+    for name, opened in (
+        ("text", b'"'),
+        ("text_offset", b"["),
+        ("token_logprobs", b"["),
+        ("tokens", b"["),
+        ("top_logprobs", b"["),
+    ):
+        key = b'"%b":%b' % (name.encode(), opened)
+        start = body.index(key) + len(key)
+        text = json.dumps(value(body, name), separators=(",", ":"), ensure_ascii=False)
+        end = start + len(text.encode()) - 2
+        if name in ("text", "tokens", "top_logprobs"):
+            step = {"text": found.text_end, "tokens": found.tokens_end}.get(name, found.rows_end)
+            assert step(start) == end
+        found.found(name, start, end)
+
+
+def value(body: bytes, name: str) -> Any:
+    choice = json.loads(body)["choices"][0]
+    return choice[name] if name in choice else choice["logprobs"][name]
+
+
+def hollow(**fields: Any) -> dict[str, Any]:
+    """A choice whose rows have one cell each and whose tokens are the text's parts."""
+    logprobs = {
+        "text_offset": [0, 1, 2],
+        "token_logprobs": [-1.5, -2.5, -3.5],
+        "tokens": ["a", "b", "c"],
+        "top_logprobs": [{"a": -1.5}, {"b": -2.5}, {"c": -3.5}],
+    }
+    return bodies.choice(text="abc", logprobs=logprobs, **fields)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("wanted", [1, 2])
+@pytest.mark.parametrize("move", ["text", "logprobs", "finish_reason", "token_ids", "index"])
+def test_keys_that_a_step_runs_over_are_missed(move: str, wanted: int, named: bool) -> None:
+    """Choices in whose order a step goes from one to the next, or over keys that are needed."""
+    one, two = hollow(index=0), hollow(index=1)
+    for choice in (one, two):
+        choice[move] = choice.pop(move)
+    one["logprobs"] = {**one["logprobs"], "top_logprobs": None} if move == "index" else None
+    for listed in ([one, two], [two, one], [one], [two]):
+        body = bodies.body(*listed)
+        want = Want(sequences=wanted, named_tokens=named)
+        for policy in ("fail", "nan"):
+            assert outcome(Decoder(policy), body, want, 3) == whole(body, want, 3, policy)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_step_into_another_choice_is_noticed_by_the_count() -> None:
+    """Rows that are missing, and another choice's that end just where they would."""
+    one, two = hollow(index=0), hollow(index=0)
+    one["logprobs"]["top_logprobs"] = []
+    for padding in range(400):
+        two["text"] = "x" * padding
+        body = bodies.body(one, two)
+        assert outcome(Decoder(), body, Want(), 3) is whole(body, Want(), 3)
 
 
 def test_what_is_skipped_is_not_checked() -> None:
