@@ -25,6 +25,9 @@ from loadgen.settings import Settings
 SEEDS: Final = 1_000
 """Enough to read all of the tape, so that its place in the caches is the usual one."""
 
+STOP_WITHIN_S: Final = 5.0
+ANSWER_WITHIN_S: Final = 20.0
+
 SIZES: Final = ((32, 1), (32, 16), (1_024, 16), (32, 512), (32, 8_192), (32, 32_768))
 """Tokens of the prompt and of the answer."""
 
@@ -116,7 +119,10 @@ async def measure(
     seconds: float = 1.5,
     model: str = "stand-in",
 ) -> Ceiling:
-    """Drive the stand-in of this pid and its children; raises ConnectionError where it fails."""
+    """Drive the stand-in of this pid and its children.
+
+    Raises ConnectionError where it fails, TimeoutError where it does not answer.
+    """
     requests = [request(*size, seed, model) for seed in range(SEEDS)]
     loop = asyncio.get_running_loop()
     began, own_began, cpu_began = time.monotonic(), time.process_time(), _cpu_s(pid)
@@ -126,7 +132,8 @@ async def measure(
             for _ in range(connections)
         )
     )
-    await asyncio.gather(*(caller.finished for _, caller in pairs))
+    async with asyncio.timeout(seconds + ANSWER_WITHIN_S):
+        await asyncio.gather(*(caller.finished for _, caller in pairs))
     took, cpu = time.monotonic() - began, _cpu_s(pid) - cpu_began
     count = sum(caller.answers for _, caller in pairs)
     share = (time.process_time() - own_began) / took
@@ -159,6 +166,10 @@ def started(settings: Settings, processes: int = 1) -> Iterator[tuple[int, int]]
             yield server.pid, int(line.rsplit(":", 1)[1])
         finally:
             server.terminate()
+            try:
+                server.wait(STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
 
 
 def ceilings(
