@@ -82,5 +82,7 @@ def names_other_request(answer: bytes, request_id: str) -> bool:
     Descriptors that are mixed up below us, as uvloop has done after a cancelled connect, would give
     one caller the sample of another; an upstream that names no id of ours says nothing.
     """
+    if answer.startswith(f'{{"id":"cmpl-{request_id}"'.encode()):
+        return False  # as vLLM writes it; the rest is for routers that write it anew
     named = _ANSWERED.match(answer)
     return named is not None and named[1] != request_id.encode()

@@ -18,15 +18,6 @@ from asgi_gateway.upstream.origin import Origin
 _SWEEP_S: Final = 0.5
 
 
-class Connect:
-    """A connect under way; `exchange` is None once nobody wants it."""
-
-    __slots__ = ("exchange",)
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange: Exchange | None = exchange
-
-
 class Pool:
     """Connections to all upstreams; an `exchange.Transport`."""
 
@@ -86,8 +77,7 @@ class Pool:
             self._start(connection, exchange, head, body)
             return
         self._make_room()
-        exchange.work = connect = Connect(exchange)
-        task = self.loop.create_task(self._connect(origin, connect, head, body))
+        exchange.work = task = self.loop.create_task(self._connect(origin, exchange, head, body))
         self._connects.add(task)
         task.add_done_callback(self._connects.discard)
 
@@ -96,8 +86,9 @@ class Pool:
         if isinstance(work, Connection):
             self._busy.pop(work, None)
             work.drop()
-        elif isinstance(work, Connect):
-            work.exchange = None  # what stands then waits for the next request
+        elif work is not None:
+            # Safe, unlike with sockets of one's own: the loop owns this one from its making on.
+            work.cancel()
 
     def forget_addresses(self) -> None:
         for origin in self._origins.values():
@@ -142,21 +133,16 @@ class Pool:
             del idle[connection]
             connection.drop()
 
-    async def _connect(self, origin: Origin, connect: Connect, head: bytes, body: bytes) -> None:
+    async def _connect(self, origin: Origin, exchange: Exchange, head: bytes, body: bytes) -> None:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 connection = await self._connected(origin)
         except (OSError, UnicodeError) as error:
-            if connect.exchange is not None:
-                connect.exchange.work = None
-                reason = f"{type(error).__name__}: {error}".rstrip(": ")
-                text = f"cannot connect to the upstream {origin}: {reason}"
-                connect.exchange.failed(Unavailable(text))
-            return
-        if connect.exchange is not None:
-            self._start(connection, connect.exchange, head, body)
+            exchange.work = None
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            exchange.failed(Unavailable(f"cannot connect to the upstream {origin}: {reason}"))
         else:
-            self.released(connection, reusable=True)
+            self._start(connection, exchange, head, body)
 
     async def _connected(self, origin: Origin) -> Connection:
         """A new connection to the first address that takes it.

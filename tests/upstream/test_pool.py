@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable
 from asgi_gateway.settings import load
@@ -16,7 +17,7 @@ from asgi_gateway.upstream import connection as wire
 from asgi_gateway.upstream.origin import Origin
 from asgi_gateway.upstream.pool import Pool
 from tests.support.certificate import self_signed
-from tests.support.processes import free_port
+from tests.support.processes import deaf_port, free_port
 from tests.support.told import Told
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, in_order
 from tests.support.waiting import event, until
@@ -235,17 +236,42 @@ async def test_an_abort_closes_the_connection_and_tells_nobody(upstream: FakeUps
         assert repr(pool) == "<Pool 0 busy, 0 idle, 0 connecting>"
 
 
-async def test_a_connect_that_nobody_wants_any_more_serves_the_next(
-    upstream: FakeUpstream,
+async def test_connects_that_nobody_wants_any_more_end_at_once() -> None:
+    """An upstream that takes no connection must not gather those of samples long gone."""
+    port = free_port()
+    with deaf_port(port):
+        url = f"http://127.0.0.1:{port}"
+        async with pool_of(url, connect_timeout_s=30) as pool:
+            for _ in range(50):
+                exchange = sent(pool, url)
+                await asyncio.sleep(0)
+                pool.abort(exchange)
+                assert exchange.story == []
+            await until(lambda: repr(pool) == "<Pool 0 busy, 0 idle, 0 connecting>")
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_connect_that_was_given_up_leaves_the_others_alone(
+    run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
-    upstream.script = in_order(OK)
-    async with pool_of(upstream.url) as pool:
-        unwanted = sent(pool, upstream.url)
-        pool.abort(unwanted)
-        await until(lambda: "1 idle" in repr(pool))
-        assert await sent(pool, upstream.url).outcome() == WHOLE
-        assert unwanted.story == []
-    assert (upstream.connections, len(upstream.requests)) == (1, 1)
+    """No descriptor of it may reach another connection, whenever it was given up."""
+
+    async def named(request: Request) -> Raw:
+        return answer(200, request.request_id.encode())
+
+    async def scenario() -> None:
+        async with FakeUpstream().running() as upstream, pool_of(upstream.url) as pool:
+            upstream.script = named
+            for number in range(60):
+                given_up = sent(pool, upstream.url, request_id="gone", fresh=True)
+                kept = sent(pool, upstream.url, request_id=f"kept-{number}", fresh=True)
+                for _ in range(number % 6):
+                    await asyncio.sleep(0)
+                pool.abort(given_up)
+                assert await kept.outcome() == (200, f"kept-{number}".encode(), None)
+                assert given_up.story == []
+
+    run(scenario())
 
 
 async def test_an_upstream_that_drips_is_not_silent_and_one_that_stops_is(
