@@ -106,7 +106,7 @@ def test_its_thresholds_can_be_judged_in_the_run_that_it_makes() -> None:
     assert arguments.thresholds == [Path("examples/ci/thresholds.toml")]
     smoke = SCENARIOS[arguments.scenario].plan["samples"]
     found = bounds([], [FOLDER / "thresholds.toml"])
-    assert {"failed", "lost", "doubled", "e2e.p95"} <= {bound.name for bound in found}
+    assert {"failed", "lost", "doubled", "e2e.p99"} <= {bound.name for bound in found}
     assert smoke >= 200, "p95 needs 200 samples"
 
 
