@@ -287,9 +287,11 @@ async def test_the_tries_back_off_and_then_the_sample_is_handed_back(
 ) -> None:
     upstream.script = in_order(error(503, "loading"))
     async with sampled(upstream) as (gateway, request_id):
-        tries_at: list[float] = []
+        # The second comes at once: no time passes before it.
+        await until(lambda: len(upstream.requests) == 2)
+        tries_at = [gateway.clock.time] * 2
         poll = gateway.poll(request_id)
-        seen, states = 0, set()
+        seen, states = 2, set()
         for _ in range(2000):
             await asyncio.sleep(0.001)
             if len(upstream.requests) > seen:

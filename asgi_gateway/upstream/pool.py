@@ -7,6 +7,7 @@ proxies from the environment, nothing decompressed.
 
 import asyncio
 from typing import Final
+from urllib.parse import urlsplit
 
 from asgi_gateway.errors import Interrupted, Unavailable
 from asgi_gateway.settings import UpstreamSettings
@@ -28,7 +29,7 @@ class Pool:
         self._keepalive_s = settings.keepalive_s
         self._max_connections = settings.max_connections
         self._sweep_s = min(_SWEEP_S, settings.read_timeout_s / 4, (settings.keepalive_s or 1) / 4)
-        self._origins = {url: Origin(url) for url in settings.urls}
+        self._origins = {url: Origin(url) for url in settings.urls if urlsplit(url).hostname}
         # The connection used last is taken first, so the longest idle stand in front.
         self._idle: dict[Origin, dict[Connection, None]] = {
             origin: {} for origin in self._origins.values()
@@ -70,7 +71,10 @@ class Pool:
         affinity: str | None,
         fresh: bool = False,
     ) -> None:
-        origin = self._origins[url]
+        origin = self._origins.get(url)
+        if origin is None:
+            self.loop.call_soon(exchange.failed, Unavailable(f"the upstream {url!r} names no host"))
+            return
         head = origin.head(request_id, affinity, len(body))
         connection = None if fresh else self._reusable(origin)
         if connection is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
@@ -43,7 +44,8 @@ def test_py_spy_is_tried_on_a_process_before_a_run_relies_on_it() -> None:
             assert not profiling.allowed(child.pid)
         else:
             assert profiling.allowed(child.pid)
-            recording.stop()
+            with contextlib.suppress(profiling.ProfileError):  # so short a one may hold nothing
+                recording.stop()
         child.kill()
     assert not profiling.allowed(child.pid)
 

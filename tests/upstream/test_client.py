@@ -402,7 +402,9 @@ async def test_no_more_than_max_connections_and_first_come_first_served(
         for request_id in ids:
             assert (await outcome(gateway.poll(request_id))).status == 200
     assert upstream.peak == 3
-    assert [request.request_id for request in upstream.requests] == ids
+    sent = [request.request_id for request in upstream.requests]
+    # The first three each have a new connection, and those stand in any order.
+    assert (set(sent[:3]), sent[3:]) == (set(ids[:3]), ids[3:])
     assert upstream.connections <= 4  # one of them asked for the models
 
 

@@ -334,6 +334,13 @@ async def test_names_and_ports_that_nobody_answers() -> None:
             assert url.removeprefix("http://") in str(error)
 
 
+async def test_a_url_without_a_host_is_an_upstream_that_is_away() -> None:
+    async with pool_of("") as pool:
+        error = await sent(pool, "").outcome()
+        assert isinstance(error, Unavailable)
+        assert "names no host" in str(error)
+
+
 async def test_every_address_of_a_name_is_tried_and_they_take_turns(
     upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
