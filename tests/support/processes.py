@@ -139,9 +139,14 @@ class Process:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop it and its workers for a while, so that what happens meanwhile meets it at once."""
+        """Stop it and its workers for a while, so that what happens meanwhile meets it at once.
+
+        On a busy machine a signalled process is stopped some time later, and until then it sees
+        the first of what happens without the rest.
+        """
         os.killpg(self.pid, signal.SIGSTOP)
         try:
+            self.wait_for(lambda: set(_states_of_group(self.pid)) <= {"T", "Z"}, "stop")
             yield
         finally:
             os.killpg(self.pid, signal.SIGCONT)
@@ -159,6 +164,15 @@ class Process:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._output.cleanup()
+
+
+def _states_of_group(group: int) -> Iterator[str]:
+    """The state letter of each process in a group (proc_pid_stat(5))."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, process_group, *_ = path.read_text().rpartition(")")[2].split()
+            if int(process_group) == group:
+                yield state
 
 
 def die_with_parent() -> None:
