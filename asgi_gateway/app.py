@@ -186,7 +186,8 @@ class Gateway:
                 return
             reply = error_reply(error)
             if isinstance(error, WrongMethod) and route.method is not None:
-                reply = reply._replace(headers=((b"allow", route.method.encode()),))
+                allow = ((b"allow", route.method.encode()),)
+                reply = Reply(reply.status, reply.body, headers=allow)
         except Exception:
             log.exception("bug while answering %s", scope["path"])
             self._metrics.bugs += 1

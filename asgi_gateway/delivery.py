@@ -6,12 +6,11 @@ polls are answered in one turn of the loop, so that health checks and submits ge
 """
 
 import asyncio
-import enum
 from collections import deque
-from typing import Final
+from typing import Final, Literal
 
-from asgi_gateway.asgi import Peer, Waker
 from asgi_gateway.clock import Clock
+from asgi_gateway.peer import Peer, Waker
 from asgi_gateway.settings import PollSettings
 from asgi_gateway.store.completions import Page
 from asgi_gateway.store.expiry import Deadlines
@@ -20,16 +19,15 @@ from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
 
 UNFINISHED: Final = frozenset({State.QUEUED, State.RUNNING})
+LAST_UNFINISHED: Final = State.RUNNING
 # Longest answer of one batched poll, below 1 ms; the client comes back for the rest at once.
 COMPLETIONS_PER_PAGE: Final = 1024
+# Sleeping polls that are looked at in one tick: 16,000 in 0.4 s, 0.1 ms each time.
+LOOKED_AT_PER_TICK: Final = 4096
 
-
-class Outcome(enum.Enum):
-    """What a poll of one sample found."""
-
-    READY = "ready"
-    PENDING = "pending"
-    GONE = "gone"
+# What a poll of one sample found.
+Outcome = Literal["ready", "pending", "gone"]
+_GONE: Final = State.GONE
 
 
 class Delivery:
@@ -44,14 +42,15 @@ class Delivery:
         self._holds: Deadlines[Waker] = Deadlines(settings.hold_s)
         self._short_holds: list[tuple[float, Waker]] = []
         self._wakes: deque[Waker] = deque()
+        self._not_looked_at: list[Waker] = []
         self._gathering: dict[Waker, None] = {}
         self.stopping = False
 
     # --- polls -----------------------------------------------------------------------------------
 
     async def outcome(self, record: Record, peer: Peer) -> Outcome:
-        """What became of a sample, after at most one hold; PENDING then, or if the client left."""
-        if record.state in UNFINISHED and not self.stopping:
+        """What became of a sample, after at most one hold; pending then, or if the client left."""
+        if record.state <= LAST_UNFINISHED and not self.stopping:
             waker = self._held(self._hold_s)
             self._store.waiting.park(record, waker)
             try:
@@ -61,9 +60,9 @@ class Delivery:
                 self._holds.stop(waker)
                 self._store.waiting.unpark(record, waker)
         state = record.state
-        if state in UNFINISHED:
-            return Outcome.PENDING
-        return Outcome.GONE if state is State.GONE else Outcome.READY
+        if state <= LAST_UNFINISHED:
+            return "pending"
+        return "gone" if state == _GONE else "ready"
 
     async def completions(
         self,
@@ -131,7 +130,7 @@ class Delivery:
             self._wake_gathered(waker)
 
     def tick(self, now: float, budget: int) -> None:
-        """End the holds whose time has come."""
+        """End the holds whose time has come, and those whose clients have left."""
         for waker in self._holds.due(now, budget):
             self._wake_soon(waker)
         if self._short_holds:
@@ -141,6 +140,19 @@ class Delivery:
             self._short_holds = [
                 entry for entry in self._short_holds if entry[0] > now and not entry[1].woken
             ]
+
+        for waker in self._some_asleep():
+            if waker.client_left():
+                self._wake_soon(waker)
+
+    def _some_asleep(self) -> list[Waker]:
+        """The next of all held polls, in turn."""
+        if not self._not_looked_at:
+            self._not_looked_at = self._holds.oldest(len(self._holds))
+            self._not_looked_at += [waker for _, waker in self._short_holds]
+        some = self._not_looked_at[-LOOKED_AT_PER_TICK:]
+        del self._not_looked_at[-LOOKED_AT_PER_TICK:]
+        return some
 
     def stop_holding(self) -> None:
         """Answer every parked poll now, and hold none any more: the process is stopping."""

@@ -11,7 +11,6 @@ from asgi_gateway.asgi import (
     EMPTY,
     PROTOBUF,
     Call,
-    Peer,
     Reply,
     Scope,
     error_reply,
@@ -19,9 +18,9 @@ from asgi_gateway.asgi import (
     json_reply,
 )
 from asgi_gateway.clock import Clock
-from asgi_gateway.delivery import Outcome
 from asgi_gateway.errors import Gone, Malformed, NotFound, Refusal
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.peer import Peer
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
 from asgi_gateway.sessions import CALLER, SamplingSession, Sessions
@@ -103,7 +102,7 @@ class SamplingHandlers:
         try:
             outcome = await self._sampling.delivery.outcome(record, peer)
             here = peer.seen_open()
-            if outcome is Outcome.READY:
+            if outcome == "ready":
                 reply, whole = self._ready(record, call.scope, bool(request.allow_metadata_only))
                 if whole and here:
                     self._sampling.delivered(record)
@@ -111,8 +110,8 @@ class SamplingHandlers:
                 reply = self._try_again(record)
         finally:
             peer.close()
-        self._metrics.polls["abandoned" if peer.gone else outcome.value] += 1
-        if outcome is Outcome.GONE:
+        self._metrics.polls["abandoned" if peer.gone else outcome] += 1
+        if outcome == "gone":
             if not peer.gone:
                 self._sampling.told_gone(record)
             return error_reply(Gone("this sample was interrupted; submit it again"))
@@ -125,7 +124,8 @@ class SamplingHandlers:
             text = failure.text if failure is not None else "the sample has no result"
             category = failure.category if failure is not None else "unknown"
             return json_reply(replies.FailedSample(text, category)), True
-        if b"application/x-protobuf" in (header(scope, b"accept") or b""):
+        # As SDKs from 0.25 on ask, and as any client may.
+        if _WANTS_PROTOBUF in scope["headers"] or PROTOBUF in (header(scope, b"accept") or b""):
             reply = Reply(200, record.result, PROTOBUF)
         else:
             reply = Reply(200, self._sampling.json_of(record))
@@ -136,7 +136,7 @@ class SamplingHandlers:
 
     def _try_again(self, record: Record) -> Reply:
         state, reason = self._sampling.queue_state(record)
-        return json_reply(replies.TryAgain(record.request_id, state, reason))._replace(status=408)
+        return json_reply(replies.TryAgain(record.request_id, state, reason), 408)
 
     async def retrieve_futures(self, call: Call) -> Reply:
         request = _RETRIEVE_MANY(call.body)
@@ -209,6 +209,7 @@ def _sdk_version(scope: Scope) -> tuple[int, int]:
 
 # Few digits: int() raises on thousands of them, and headers are not ours to trust.
 _VERSION: Final = re.compile(rb"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
+_WANTS_PROTOBUF: Final = (b"accept", PROTOBUF)
 _SAMPLE: Final = reader(protocol.SampleRequest)
 _RETRIEVE: Final = reader(protocol.RetrieveFuture)
 _RETRIEVE_MANY: Final = reader(protocol.RetrieveFutures)

@@ -128,7 +128,7 @@ class HandshakeHandlers:
         if self._sampling.delivery.stopping:
             reasons.append("the gateway is stopping")
         readiness = replies.Readiness(not reasons, reasons)
-        return json_reply(readiness)._replace(status=503 if reasons else 200)
+        return json_reply(readiness, 503 if reasons else 200)
 
     async def metrics(self, _: Call) -> Reply:
         return Reply(200, self._metrics.render(), TEXT)

@@ -20,6 +20,7 @@
 | 2 | `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
+| 2 | `peer` |
 | 1 | `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |

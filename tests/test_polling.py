@@ -7,14 +7,20 @@ from typing import Any
 
 import pytest
 
-from asgi_gateway.asgi import Call, Peer, Receive, read_body
-from asgi_gateway.delivery import Outcome
+from asgi_gateway import delivery
+from asgi_gateway.asgi import Call, Receive, read_body
 from asgi_gateway.errors import NotFound
+from asgi_gateway.peer import Peer
 from asgi_gateway.sessions import CALLER
 from tests.support.asgi_client import Connection, Response, turns
 from tests.support.gateway import Driven, driven
 from tests.support.held import Held, metric
-from tests.support.receives import GranianReceive, HypercornReceive, UvicornReceive
+from tests.support.receives import (
+    GranianReceive,
+    HypercornReceive,
+    UvicornCycle,
+    UvicornReceive,
+)
 from tests.support.upstream import FakeUpstream, Raw, Request, answer
 from tests.support.waiting import until
 
@@ -440,13 +446,13 @@ async def after_the_body(made: Any) -> Receive:
     """A server's receive(), its body read; granian's gives a future from its second call on."""
     if isinstance(made, GranianReceive):
         return made.receive
-    receive: Receive = made
+    receive: Receive = made.receive if isinstance(made, UvicornCycle) else made
     await read_body({"headers": []}, receive, 100)
     return receive
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-@pytest.mark.parametrize("server", [UvicornReceive, HypercornReceive, GranianReceive])
+@pytest.mark.parametrize("server", [UvicornCycle, UvicornReceive, HypercornReceive, GranianReceive])
 async def test_parked_under_each_server(upstream: FakeUpstream, server: Any, leaves: bool) -> None:
     """The handler itself, below the reading of its body, with each server's receive()."""
     held = Held(upstream)
@@ -466,6 +472,7 @@ async def test_parked_under_each_server(upstream: FakeUpstream, server: Any, lea
         assert not poll.done()
         if leaves:
             made.hang_up()
+            gateway.gateway.tick()  # looks at those that tell and wake nobody
             assert (await poll).status == 408
         held.release()
         if leaves:
@@ -476,7 +483,7 @@ async def test_parked_under_each_server(upstream: FakeUpstream, server: Any, lea
         assert await status(gateway, request_id) == (200 if leaves else 410)
 
 
-@pytest.mark.parametrize("server", [UvicornReceive, HypercornReceive, GranianReceive])
+@pytest.mark.parametrize("server", [UvicornCycle, UvicornReceive, HypercornReceive, GranianReceive])
 async def test_leaving_as_the_result_comes_under_each_server(
     upstream: FakeUpstream, server: Any
 ) -> None:
@@ -492,6 +499,31 @@ async def test_leaving_as_the_result_comes_under_each_server(
         store(gateway).succeed(record, b"result", gateway.clock.now())
         sampling._runs.settled(record)
         made.hang_up()
-        assert await outcome is Outcome.READY
+        assert await outcome == "ready"
         assert not peer.seen_open()
         peer.close()
+
+
+async def test_sleeping_polls_are_looked_at_some_in_each_tick(
+    upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those with a wish for a shorter hold, and those that came meanwhile."""
+    monkeypatch.setattr(delivery, "LOOKED_AT_PER_TICK", 2)
+    Held(upstream)
+    async with ready(upstream) as gateway:
+        sampling = gateway.gateway._sampling
+        cycles = [UvicornCycle() for _ in range(5)]
+        polls = []
+        for number, cycle in enumerate(cycles):
+            peer = Peer(await after_the_body(cycle))
+            wish_s = 1.0 if number % 2 else None
+            polls.append(asyncio.ensure_future(sampling.delivery.nothing(peer, wish_s)))
+        await turns()
+        for cycle in cycles:
+            cycle.hang_up()
+        done = []
+        for _ in range(3):
+            gateway.gateway.tick()
+            await turns()
+            done.append(sum(poll.done() for poll in polls))
+        assert done == [2, 4, 5]

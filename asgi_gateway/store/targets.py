@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from asgi_gateway.asgi import Waker
+from asgi_gateway.peer import Waker
 from asgi_gateway.store.completions import Completion, CompletionLog, Page
 from asgi_gateway.store.records import SEQ_IDS_PER_CLONE, Lost, Record, clone_of
 from asgi_gateway.store.states import SETTLED, State

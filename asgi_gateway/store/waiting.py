@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from asgi_gateway.asgi import Waker
+from asgi_gateway.peer import Waker
 from asgi_gateway.store.records import Record
 
 

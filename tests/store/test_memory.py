@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from asgi_gateway.asgi import Waker
 from asgi_gateway.errors import IllegalTransition, Overloaded, TooLarge, Unsupported
+from asgi_gateway.peer import Waker
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import BUG, LATE, TABLE, Event, State

@@ -15,7 +15,10 @@ DISCONNECT: Message = {"type": "http.disconnect"}
 
 
 class UvicornReceive:
-    """A coroutine that waits on an Event; says disconnect as often as it is asked."""
+    """A coroutine that waits on an Event; says disconnect as often as it is asked.
+
+    It shows nothing else, as where a middleware stands between uvicorn and us.
+    """
 
     def __init__(self, body: bytes = b"{}") -> None:
         self._messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -38,6 +41,17 @@ class UvicornReceive:
     def hang_up(self) -> None:
         self._gone = True
         self._event.set()
+
+
+class UvicornCycle(UvicornReceive):
+    """Its `receive` is the method of an object that also tells whether the client has left."""
+
+    @property
+    def disconnected(self) -> bool:
+        return self._gone
+
+    async def receive(self) -> Message:
+        return await self()
 
 
 class HypercornReceive:
