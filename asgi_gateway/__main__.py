@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from asgi_gateway.kernel import accept_queue_limit
+from asgi_gateway.onewrite import OneWriteProtocol
 from asgi_gateway.settings import (
     SECRETS,
     Loaded,
@@ -121,7 +122,7 @@ def serve(settings: Settings) -> int:
     config = uvicorn.Config(
         gateway,
         loop="uvloop",
-        http="httptools",
+        http=OneWriteProtocol,
         ws="none",
         lifespan="on",
         access_log=False,

@@ -168,13 +168,14 @@ class Gateway:
 
     async def _answer(self, match: Match, scope: Scope, receive: Receive, send: Send) -> None:
         route, body = match.route, b""
+        method, cap_bytes = route.method, route.body_cap_bytes
         try:
             if self._ticker is None:
                 await self.open()  # a host that runs no lifespan for the apps it mounts
-            if route.method is not None and scope["method"] != route.method:
-                raise WrongMethod(f"use {route.method}")
-            cap = route.body_cap_bytes
-            body = b"" if cap is None else await read_body(scope, receive, cap)
+            if method is not None and scope["method"] != method:
+                raise WrongMethod(f"use {method}")
+            if cap_bytes is not None:
+                body = await read_body(scope, receive, cap_bytes)
             reply = await route.handler(Call(scope, receive, body, match.tail))
         except ClientGone:
             return
@@ -185,8 +186,8 @@ class Gateway:
                 await self._pass_on(scope, replayed(body, receive), send)
                 return
             reply = error_reply(error)
-            if isinstance(error, WrongMethod) and route.method is not None:
-                allow = ((b"allow", route.method.encode()),)
+            if isinstance(error, WrongMethod) and method is not None:
+                allow = ((b"allow", method.encode()),)
                 reply = Reply(reply.status, reply.body, headers=allow)
         except Exception:
             log.exception("bug while answering %s", scope["path"])

@@ -1,7 +1,9 @@
 """The flat table: path -> method, handler, body cap. Misses are not-found and wrong method."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from asgi_gateway.asgi import Call, Reply, json_reply
 from asgi_gateway.handlers import SamplingHandlers
@@ -20,7 +22,7 @@ _ID_POSITIONS: Final = (1, 3, 4)
 _MAX_SEGMENTS: Final = 6
 
 
-class Route(NamedTuple):
+class Route(msgspec.Struct, frozen=True, gc=False):
     """`method` None: all of them. `body_cap_bytes` None: the body is not read."""
 
     method: str | None
@@ -28,7 +30,7 @@ class Route(NamedTuple):
     body_cap_bytes: int | None
 
 
-class Match(NamedTuple):
+class Match(msgspec.Struct, frozen=True, gc=False):
     route: Route
     tail: str
 

@@ -70,9 +70,11 @@ class Sampling:
             Unsupported: the seq_id was used for another body.
             Overloaded: full by count or by bytes.
         """
-        # The one parameter that shapes the result and is not part of the body.
-        last = b"%d" % request.want.prompt_last
-        digest = hashlib.blake2b(request.body, digest_size=16, salt=last).digest()
+        hashed = hashlib.blake2b(request.body, digest_size=16)
+        if request.want.prompt_last:
+            # The one parameter that shapes the result and is not part of the body.
+            hashed.update(b" last %d" % request.want.prompt_last)
+        digest = hashed.digest()
         earlier = self._store.submitted(sampling_session_id, seq_id, digest)
         if isinstance(earlier, Record):
             return earlier
