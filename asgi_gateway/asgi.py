@@ -52,12 +52,16 @@ async def read_body(scope: Scope, receive: Receive, cap_bytes: int) -> bytes:
     """The request body; stops at `cap_bytes` instead of buffering what will be refused.
 
     Raises:
-        TooLarge: as soon as the cap is passed; by the Content-Length where that says so before.
+        TooLarge: by the Content-Length before a byte is read, or as soon as the cap is passed.
         UnsupportedEncoding: a Content-Encoding other than identity; no SDK compresses these.
         ClientGone: the connection ended in the middle.
     """
+    # Two comparisons for each of the SDK's 17 headers; sets, dicts and `in` all cost more.
     for name, value in scope["headers"]:
-        if name == b"content-encoding" and value.strip().lower() != b"identity":
+        if name == b"content-length":
+            if value.isdigit() and int(value) > cap_bytes:
+                raise TooLarge(f"the body has {int(value)} bytes, this route takes {cap_bytes}")
+        elif name == b"content-encoding" and value.strip().lower() != b"identity":
             raise UnsupportedEncoding("send the body without Content-Encoding")
     message = await receive()
     body: bytes = message.get("body", b"")
@@ -65,10 +69,6 @@ async def read_body(scope: Scope, receive: Receive, cap_bytes: int) -> bytes:
         if len(body) > cap_bytes:
             raise TooLarge(f"the body has {len(body)} bytes, this route takes {cap_bytes}")
         return body
-    # Not before: a loop over the SDK's 17 headers costs as much as reading a submit's JSON.
-    declared = header(scope, b"content-length") or b""
-    if declared.isdigit() and int(declared) > cap_bytes:
-        raise TooLarge(f"the body has {int(declared)} bytes, this route takes {cap_bytes}")
     pieces, size = [body], len(body)
     while message["type"] == "http.request":
         if size > cap_bytes:
