@@ -10,8 +10,9 @@ from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-# Held no longer than until there is so much, however long the turn.
-HELD_BYTES: Final = 1 << 16
+# Nothing is held beside a piece as large as this, nor more pieces than that, however long the turn.
+LARGE_BYTES: Final = 1 << 16
+MAX_PIECES: Final = 64
 
 
 class OneWrite:
@@ -19,7 +20,6 @@ class OneWrite:
 
     __slots__ = (
         "_held",
-        "_held_bytes",
         "_loop",
         "_transport",
         "get_extra_info",
@@ -32,7 +32,6 @@ class OneWrite:
         self._transport = transport
         self._loop = loop
         self._held: list[bytes] = []
-        self._held_bytes = 0
         self.get_extra_info = transport.get_extra_info
         self.is_closing = transport.is_closing
         self.pause_reading = transport.pause_reading
@@ -42,14 +41,14 @@ class OneWrite:
         return getattr(self._transport, name)
 
     def __repr__(self) -> str:
-        return f"<OneWrite {self._held_bytes} bytes held, {self._transport!r}>"
+        return f"<OneWrite {len(self._held)} pieces held, {self._transport!r}>"
 
     def write(self, data: bytes) -> None:
-        if not self._held:
+        held = self._held
+        if not held:
             self._loop.call_soon(self._flush)
-        self._held.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes > HELD_BYTES:
+        held.append(data)
+        if len(data) > LARGE_BYTES or len(held) > MAX_PIECES:
             self._flush()
 
     def close(self) -> None:
@@ -57,9 +56,11 @@ class OneWrite:
         self._transport.close()
 
     def _flush(self) -> None:
-        held, self._held, self._held_bytes = self._held, [], 0
-        if held and not self.is_closing():
-            self._transport.writelines(held)
+        held = self._held
+        if held:
+            self._held = []
+            if not self.is_closing():
+                self._transport.writelines(held)
 
 
 class OneWriteProtocol(HttpToolsProtocol):

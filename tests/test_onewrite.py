@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from asgi_gateway.asgi import App, Receive, Scope, Send
-from asgi_gateway.onewrite import HELD_BYTES, OneWrite, OneWriteProtocol
+from asgi_gateway.onewrite import LARGE_BYTES, MAX_PIECES, OneWrite, OneWriteProtocol
 from tests.support.asgi_client import turns
 from tests.support.processes import serve
 
@@ -61,11 +61,20 @@ async def test_what_one_turn_writes_goes_out_at_once_and_in_order() -> None:
 async def test_much_is_not_held_until_the_end_of_the_turn() -> None:
     wire, transport = wrapped()
     transport.write(b"head ")
-    transport.write(bytes(HELD_BYTES))
-    assert [len(write) for write in wire.writes] == [5 + HELD_BYTES]
+    transport.write(bytes(LARGE_BYTES + 1))
+    assert [len(write) for write in wire.writes] == [5 + LARGE_BYTES + 1]
     transport.write(b"more")
     await turns()
     assert wire.writes[1:] == [b"more"]
+
+
+async def test_many_pieces_are_not_held_until_the_end_of_the_turn() -> None:
+    wire, transport = wrapped()
+    for _ in range(1000):
+        transport.write(b"x")
+    assert len(wire.writes) == 1000 // (MAX_PIECES + 1)
+    await turns()
+    assert b"".join(wire.writes) == b"x" * 1000
 
 
 async def test_closing_writes_what_is_held_first() -> None:
