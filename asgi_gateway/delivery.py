@@ -16,10 +16,8 @@ from asgi_gateway.store.completions import Page
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
-from asgi_gateway.store.states import State
+from asgi_gateway.store.states import GONE, QUEUED, RUNNING
 
-UNFINISHED: Final = frozenset({State.QUEUED, State.RUNNING})
-LAST_UNFINISHED: Final = State.RUNNING
 # Longest answer of one batched poll, below 1 ms; the client comes back for the rest at once.
 COMPLETIONS_PER_PAGE: Final = 1024
 # Sleeping polls that are looked at in one tick: 16,000 in 0.4 s, 0.1 ms each time.
@@ -27,7 +25,6 @@ LOOKED_AT_PER_TICK: Final = 4096
 
 # What a poll of one sample found.
 Outcome = Literal["ready", "pending", "gone"]
-_GONE: Final = State.GONE
 
 
 class Delivery:
@@ -50,7 +47,8 @@ class Delivery:
 
     async def outcome(self, record: Record, peer: Peer) -> Outcome:
         """What became of a sample, after at most one hold; pending then, or if the client left."""
-        if record.state <= LAST_UNFINISHED and not self.stopping:
+        state = record.state
+        if (state is QUEUED or state is RUNNING) and not self.stopping:
             waker = self._held(self._hold_s)
             self._store.waiting.park(record, waker)
             try:
@@ -59,10 +57,10 @@ class Delivery:
             finally:
                 self._holds.stop(waker)
                 self._store.waiting.unpark(record, waker)
-        state = record.state
-        if state <= LAST_UNFINISHED:
+            state = record.state
+        if state is QUEUED or state is RUNNING:
             return "pending"
-        return "gone" if state == _GONE else "ready"
+        return "gone" if state is GONE else "ready"
 
     async def completions(
         self,

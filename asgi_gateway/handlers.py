@@ -4,6 +4,7 @@ Decisions live below, sockets above. The other routes are in `handshake`.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from asgi_gateway import protocol, replies
@@ -22,6 +23,7 @@ from asgi_gateway.errors import Gone, Malformed, NotFound, Refusal
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.peer import Peer
 from asgi_gateway.protocol import reader
+from asgi_gateway.replies import Failed, Finished
 from asgi_gateway.sampling import Sampling
 from asgi_gateway.sessions import CALLER, SamplingSession, Sessions
 from asgi_gateway.store.completions import Completion, Page
@@ -165,8 +167,7 @@ class SamplingHandlers:
             peer.close()
         kind = "completions" if page.completions else "none"
         self._metrics.polls["abandoned" if peer.gone else kind] += 1
-        listed = ",".join([_completion(completion) for completion in page.completions])
-        return Reply(200, f'{{"completions":[{listed}],"cursor":{page.cursor}}}'.encode())
+        return json_reply(replies.CompletionPage(_listed(page.completions), page.cursor))
 
     async def cancel_future(self, call: Call) -> Reply:
         request_id = _CANCEL(call.body).request_id
@@ -191,14 +192,14 @@ def _promise(record: Record) -> bytes:
     return f'{{"request_id":"{request_id}","sample_sequence_ids":[{sequences}]}}'.encode()
 
 
-def _completion(completion: Completion) -> str:
-    """One entry of a batched poll. The client fetches either kind."""
-    if completion.nbytes is None:
-        return f'{{"state":"failed","request_id":"{completion.request_id}"}}'
-    return (
-        f'{{"state":"finished","request_id":"{completion.request_id}",'
-        f'"response_payload_uncompressed_size":{completion.nbytes}}}'
-    )
+def _listed(completions: Sequence[Completion]) -> list[Finished | Failed]:
+    """The entries of a batched poll. The client fetches either kind."""
+    return [
+        Finished(completion.request_id, len(result))
+        if (result := completion.result) is not None
+        else Failed(completion.request_id)
+        for completion in completions
+    ]
 
 
 def _sdk_version(scope: Scope) -> tuple[int, int]:

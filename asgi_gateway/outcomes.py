@@ -5,13 +5,13 @@ from typing import Final
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.store.records import Record
-from asgi_gateway.store.states import State
+from asgi_gateway.store.states import CANCELLED, FAILED, GONE, SUCCEEDED
 
 OUTCOMES: Final = {
-    State.SUCCEEDED: "succeeded",
-    State.FAILED: "failed",
-    State.CANCELLED: "cancelled",
-    State.GONE: "gone",
+    SUCCEEDED: "succeeded",
+    FAILED: "failed",
+    CANCELLED: "cancelled",
+    GONE: "gone",
 }
 
 

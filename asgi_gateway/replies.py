@@ -1,7 +1,7 @@
 """Every JSON answer as a typed struct: handlers build the small ones, `openapi` shows them all.
 
-The two that are made per sample, Promise and CompletionPage, are written as text on the hot path,
-and SampleResult in `codec/as_json`; tests hold their bytes to these structs.
+Promise, which is made per sample, is written as text on the hot path, and SampleResult in
+`codec/as_json`; tests hold their bytes to these structs.
 """
 
 from typing import Literal

@@ -12,7 +12,7 @@ from typing import Final
 from asgi_gateway.clock import Clock
 from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
-from asgi_gateway.delivery import UNFINISHED, Delivery
+from asgi_gateway.delivery import Delivery
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable, UpstreamError
 from asgi_gateway.ids import names_other_request
 from asgi_gateway.metrics import Metrics
@@ -20,7 +20,7 @@ from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
-from asgi_gateway.store.states import State
+from asgi_gateway.store.states import RUNNING
 from asgi_gateway.turns import PerTurn
 from asgi_gateway.upstream.choice import Choice
 from asgi_gateway.upstream.dispatch import Dispatch
@@ -62,7 +62,8 @@ class Runs:
         self._remedies = Remedies(settings.upstream)
         self._decoder = Decoder(settings.missing_logprobs)
         self._turn = PerTurn(ANSWERS_PER_TURN, self._read_on)
-        self._unread: deque[tuple[Run, Answer]] = deque()
+        # With what reading each costs of a turn.
+        self._unread: deque[tuple[Run, Answer, int]] = deque()
         self._large: deque[tuple[Run, bytes]] = deque()
         self._reader: asyncio.Task[None] | None = None
         self.dispatch = Dispatch(
@@ -97,14 +98,15 @@ class Runs:
 
     def answered(self, run: "Run", answer: Answer) -> None:
         """The upstream's whole answer has come; it is read now or in a later turn of the loop."""
-        if not self._unread and self._turn.take(_cost(answer)):
+        cost = 1 + len(answer.body) // BYTES_PER_ANSWER
+        if not self._unread and self._turn.take(cost):
             self._read(run, answer)
         else:
-            self._unread.append((run, answer))
+            self._unread.append((run, answer, cost))
 
     def _read_on(self) -> None:
-        while self._unread and self._turn.take(_cost(self._unread[0][1])):
-            run, answer = self._unread.popleft()
+        while self._unread and self._turn.take(self._unread[0][2]):
+            run, answer, _ = self._unread.popleft()
             if self.dispatch.runs(run.record, run):  # or it was aborted meanwhile
                 self._read(run, answer)
 
@@ -144,10 +146,11 @@ class Runs:
             self._large.popleft()
 
     def _succeeded(self, run: "Run", result: bytes) -> None:
-        record = run.record
+        record, now = run.record, self._clock.now()
         self._remedies.succeeded(record, run.url)
-        if self._store.succeed(record, result, self._clock.now()):
-            self.settled(record)
+        if self._store.succeed(record, result, now):
+            self._outcomes.settled(record, now)
+            self._delivery.settled(record)
         self._ended(run, "ok")
 
     def failed(self, run: "Run", error: Exception) -> None:
@@ -166,7 +169,7 @@ class Runs:
             self.fail(record, Failure("an internal error of the gateway", "server"))
             self._ended(run, "bug")
             return
-        if record.state is State.RUNNING:  # or it was cancelled or overdue meanwhile
+        if record.state is RUNNING:  # or it was cancelled or overdue meanwhile
             self._recover(record, error, run.url)
         self._ended(run, type(error).__name__.lower())
 
@@ -209,7 +212,7 @@ class Runs:
             self.settled(record)
 
     def evict(self, record: Record, *, told: bool) -> None:
-        unfinished = record.state in UNFINISHED
+        unfinished = record.state <= RUNNING
         if self._store.evict(record, told=told) and unfinished:
             self.settled(record)
 
@@ -218,17 +221,13 @@ class Runs:
         self._delivery.settled(record)
 
 
-def _cost(answer: Answer) -> int:
-    return 1 + len(answer.body) // BYTES_PER_ANSWER
-
-
 class Run(Exchange):
     """One record on its way through an upstream."""
 
     __slots__ = ("_runs", "fresh", "record", "url")
 
     def __init__(self, runs: Runs, record: Record) -> None:
-        super().__init__()
+        self.work = None
         self._runs = runs
         self.record = record
         self.url = ""

@@ -23,7 +23,7 @@ from asgi_gateway.linefile import LineFile
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.settings import LogSettings, SettingsError
 from asgi_gateway.store.records import Record
-from asgi_gateway.store.states import State
+from asgi_gateway.store.states import SUCCEEDED
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class SampleLog:
 
     def settled(self, record: Record, outcome: str, queued_s: float, upstream_s: float) -> None:
         """Queue the line of a sample; its times are of all its runs."""
-        succeeded = record.state is State.SUCCEEDED and queued_s + upstream_s <= self._slow_s
+        succeeded = record.state is SUCCEEDED and queued_s + upstream_s <= self._slow_s
         if succeeded and not self._chosen(record.request_id):
             return
         if len(self._queue) >= MAX_QUEUED:

@@ -58,24 +58,37 @@ class Turns:
 
 
 class PerTurn:
-    """A budget for callers that cannot wait: `take` as long as it says yes; `resume` is called in
-    the next turn, with a new one."""
+    """A budget for callers that cannot wait: `take` as long as it says yes; after it said no,
+    `resume` is called in the next turn, with a new one.
 
-    __slots__ = ("_budget", "_left", "_resume")
+    It is renewed in the turn after half of it is gone, so a turn has at least half and at most all
+    of it. Renewed after every turn, each sample of a quiet gateway would cost a call of the loop.
+    It belongs to the loop of its first use.
+    """
+
+    __slots__ = ("_budget", "_half", "_left", "_loop", "_resume")
 
     def __init__(self, budget: int, resume: Callable[[], None]) -> None:
         self._budget = budget
+        self._half = budget // 2
         self._left = budget
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._resume = resume
 
     def take(self, cost: int = 1) -> bool:
         """Whether this turn has room for one more piece of work; the last may be over."""
-        if self._left == self._budget:
-            asyncio.get_running_loop().call_soon(self._next)
-        elif self._left <= 0:
+        before = self._left
+        if before <= 0:
             return False
-        self._left -= cost
+        self._left = left = before - cost
+        if left <= self._half < before:
+            self._renew_soon()
         return True
+
+    def _renew_soon(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._next)
 
     def _next(self) -> None:
         self._left = self._budget

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from asgi_gateway.turns import Turns
+from asgi_gateway.turns import PerTurn, Turns
 
 
 class Loop:
@@ -68,3 +68,47 @@ async def test_one_that_is_cancelled_keeps_nobody_waiting() -> None:
     assert (first, last) == (list(range(20)), list(range(200, 220)))
     assert isinstance(cancelled, asyncio.CancelledError)
     assert max(done.values()) <= 4
+
+
+# --- for callers that cannot wait -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5, 10])
+async def test_a_turn_gets_its_budget_and_the_next_goes_on(budget: int) -> None:
+    resumed: list[int] = []
+    turn = PerTurn(budget, lambda: resumed.append(budget))
+    assert [turn.take() for _ in range(budget + 2)] == [True] * budget + [False] * 2
+    assert resumed == []
+    await asyncio.sleep(0)
+    assert resumed == [budget], "in the next turn, and once"
+    assert [turn.take() for _ in range(budget + 1)] == [True] * budget + [False]
+
+
+async def test_no_turn_gets_more_than_its_budget_or_less_than_half() -> None:
+    turn, pattern = PerTurn(10, lambda: None), [1, 3, 2, 20, 0, 4, 4, 4, 20, 5, 1, 20, 20]
+    for wanted in pattern:
+        given = sum(turn.take() for _ in range(wanted))
+        assert min(wanted, 5) <= given <= 10
+        await asyncio.sleep(0)
+
+
+async def test_a_quiet_gateway_is_not_called_back_in_each_turn() -> None:
+    renewed = 0
+
+    def renew() -> None:
+        nonlocal renewed
+        renewed += 1
+
+    turn = PerTurn(32, renew)
+    for _ in range(320):
+        assert turn.take()
+        await asyncio.sleep(0)
+    assert renewed == 20
+
+
+async def test_a_piece_that_costs_more_than_the_budget_is_done_and_is_the_last() -> None:
+    turn = PerTurn(4, lambda: None)
+    assert turn.take(100)
+    assert not turn.take()
+    await asyncio.sleep(0)
+    assert turn.take()

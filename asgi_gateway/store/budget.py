@@ -1,12 +1,13 @@
 """What all samples together may take: how many are in flight, and how many bytes are held."""
 
 from asgi_gateway.errors import Overloaded, TooLarge
-from asgi_gateway.store.records import Record
-from asgi_gateway.store.states import SETTLED
 
 
 class Budget:
-    """charged_bytes: of all records; settled_bytes: what of them those with an outcome take."""
+    """charged_bytes: of all records; settled_bytes: what of them those with an outcome take.
+
+    The store changes both as records change.
+    """
 
     __slots__ = ("charged_bytes", "max_bytes", "max_in_flight", "settled_bytes")
 
@@ -30,29 +31,17 @@ class Budget:
             )
         if in_flight >= self.max_in_flight:
             raise Overloaded(f"{in_flight} samples in flight, the limit (store.max_in_flight)")
-        if not self.fits(nbytes):
+        if self.charged_bytes + nbytes > self.max_bytes:
             raise Overloaded(
                 f"{self.charged_bytes} bytes held and {nbytes} more asked,"
                 f" the limit is {self.max_bytes} (store.max_bytes)"
             )
 
-    def fits(self, nbytes: int) -> bool:
-        return self.charged_bytes + nbytes <= self.max_bytes
-
     def could_fit(self, nbytes: int) -> bool:
         """Whether it would fit if everything settled were dropped."""
         return self.charged_bytes - self.settled_bytes + nbytes <= self.max_bytes
 
-    def charge(self, record: Record) -> None:
-        """After what a record holds, or its state, has changed."""
-        nbytes = record.charged_bytes
+    def hold(self, nbytes: int) -> None:
+        """So much more is held of what is settled."""
         self.charged_bytes += nbytes
-        if record.state in SETTLED:
-            self.settled_bytes += nbytes
-
-    def discharge(self, record: Record) -> None:
-        """Before that."""
-        nbytes = record.charged_bytes
-        self.charged_bytes -= nbytes
-        if record.state in SETTLED:
-            self.settled_bytes -= nbytes
+        self.settled_bytes += nbytes

@@ -10,25 +10,30 @@ completion that is never reported would hang its sample for hours.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
 
 
-class Completion(msgspec.Struct, frozen=True, gc=False):
-    """One settled sample; `nbytes` is the size of its result, None where it has none (failed)."""
+class Completion(Protocol):
+    """One sample that settled or was lost: finished where it has a result, else failed; its client
+    then fetches the error, or meets the 410."""
 
-    request_id: str
-    nbytes: int | None
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def result(self) -> bytes | None: ...
 
 
 class Page(msgspec.Struct, frozen=True):
     """What one poll is answered with; `more`: none was found yet, and more is to be looked at."""
 
-    completions: list[Completion]
+    completions: Sequence[Completion]
     cursor: int
     more: bool = False
 
@@ -36,7 +41,7 @@ class Page(msgspec.Struct, frozen=True):
 class CompletionLog(Generic[T]):
     """What completed, in order; positions are consecutive and the first is `base` + 1.
 
-    It keeps what it is given as it is; what is told of each is made when it is told.
+    It keeps what it is given as it is; what is told of each is written when it is told.
     """
 
     __slots__ = ("_base", "_entries", "_last")

@@ -12,10 +12,11 @@ import msgspec
 
 from asgi_gateway.errors import Unsupported
 from asgi_gateway.ledger import NOBODY, Ledger
+from asgi_gateway.store import states
 from asgi_gateway.store.budget import Budget
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.store.records import CANCELLED, Failure, Lost, Record
-from asgi_gateway.store.states import SETTLED, Event, State, after
+from asgi_gateway.store.states import SETTLED, TABLE, Event, State, after
 from asgi_gateway.store.targets import Targets
 from asgi_gateway.store.waiting import Waiting
 
@@ -69,7 +70,7 @@ class MemoryStore:
     @property
     def in_flight(self) -> int:
         """Accepted samples that are not settled."""
-        return self.counts[State.QUEUED] + self.counts[State.RUNNING]
+        return self.counts[states.QUEUED] + self.counts[states.RUNNING]
 
     @property
     def charged_bytes(self) -> int:
@@ -109,14 +110,14 @@ class MemoryStore:
 
     def admit(self, nbytes: int) -> None:
         """Whether one more sample of `nbytes` may come in. Raises Overloaded, TooLarge."""
-        self.budget.admit(nbytes, self.in_flight)
+        self.budget.admit(nbytes, self.counts[states.QUEUED] + self.counts[states.RUNNING])
 
     def accept(self, record: Record) -> None:
-        """Take in a record that `submitted` did not know and `admit` let pass."""
+        """Take in a QUEUED record that `submitted` did not know and `admit` let pass."""
         self._records[record.request_id] = record
         self.targets.add(record)
-        self.counts[record.state] += 1
-        self.budget.charge(record)
+        self.counts[states.QUEUED] += 1
+        self.budget.charged_bytes += len(record.body or b"")
         self._ledger.accepted(record)
 
     # --- run -------------------------------------------------------------------------------------
@@ -127,9 +128,9 @@ class MemoryStore:
         The only one running always may: a sample larger than the whole budget must not wait for
         ever.
         """
-        if not self.counts[State.RUNNING]:
+        if not self.counts[states.RUNNING]:
             return True
-        return self.budget.fits(record.reserve_bytes)
+        return self.budget.charged_bytes + record.reserve_bytes <= self.budget.max_bytes
 
     def make_room(self, record: Record, budget: int) -> int:
         """Drop settled results, delivered ones first and oldest first, until a record has room, at
@@ -148,55 +149,53 @@ class MemoryStore:
 
     def start(self, record: Record, now: float) -> bool:
         """QUEUED -> RUNNING: starts the work clock and reserves room for the answer."""
-        if not self._apply(record, Event.START):
+        if not self._apply(record, states.START):
             return False
+        self.budget.charged_bytes += record.reserve_bytes
         record.started_at = now
         record.attempts += 1
         self._work.start(record, now)
-        self.budget.charge(record)
         return True
 
     def drop_prompt(self, record: Record) -> None:
-        """The upstream began a 2xx answer: the request will not be sent again."""
+        """The request will not be sent again: a 2xx answer began, or the run is over."""
         if record.body is not None:
-            self.budget.discharge(record)
+            self.budget.charged_bytes -= len(record.body)
             record.body = None
-            self.budget.charge(record)
 
     def retry(self, record: Record, now: float) -> bool:
         """RUNNING -> QUEUED: stops the work clock, gives the reservation back."""
-        if not self._apply(record, Event.RETRY):
+        if not self._apply(record, states.RETRY):
             return False
+        self.budget.charged_bytes -= record.reserve_bytes
         record.came_back(now)
         self._work.stop(record)
-        self.budget.charge(record)
         return True
 
     # --- settle ----------------------------------------------------------------------------------
 
     def succeed(self, record: Record, result: bytes, now: float) -> bool:
         """RUNNING -> SUCCEEDED with the bytes that every delivery will send."""
-        if not self._apply(record, Event.SUCCEED):
+        if not self._settle(record, states.SUCCEED, now):
             return False
         record.result = result
-        self._settle(record, now)
+        self.budget.hold(len(result))
         self.results_bytes += len(result)
         return True
 
     def fail(self, record: Record, failure: Failure, now: float) -> bool:
         """QUEUED or RUNNING -> FAILED."""
-        if not self._apply(record, Event.FAIL):
+        if not self._settle(record, states.FAIL, now):
             return False
         record.failure = failure
-        self._settle(record, now)
+        self.budget.hold(len(failure.text))
         return True
 
     def cancel(self, record: Record, now: float) -> bool:
         """QUEUED or RUNNING -> CANCELLED."""
-        if not self._apply(record, Event.CANCEL):
+        if not self._settle(record, states.CANCEL, now):
             return False
         record.failure = CANCELLED
-        self._settle(record, now)
         return True
 
     def evict(self, record: Record, *, told: bool = True) -> bool:
@@ -204,16 +203,21 @@ class MemoryStore:
 
         told: whether the client knows or will never ask; if not, the id stays noted as lost.
         """
-        if not self._apply(record, Event.EVICT):
+        before, charged_bytes = record.state, record.charged_bytes
+        if not self._apply(record, states.EVICT):
             return False
-        self._work.stop(record)
-        self._undelivered.stop(record)
-        self._delivered.stop(record)
+        self.budget.charged_bytes -= charged_bytes
+        if before in SETTLED:
+            self.budget.settled_bytes -= charged_bytes
+            if not self._delivered.stop(record):
+                self._undelivered.stop(record)
+        elif before is states.RUNNING:
+            self._work.stop(record)
         if record.result is not None:
             self.results_bytes -= len(record.result)
         record.body = record.result = record.result_json = None
         del self._records[record.request_id]
-        self.counts[State.GONE] -= 1
+        self.counts[states.GONE] -= 1
         if not told:
             self.targets.remember_lost(record.lost())
         self.targets.remove(record)
@@ -236,9 +240,9 @@ class MemoryStore:
 
     def keep_json(self, record: Record, body: bytes) -> None:
         """Keep the JSON form of a result for its next delivery."""
-        self.budget.discharge(record)
-        record.result_json = body
-        self.budget.charge(record)
+        if record.state is states.SUCCEEDED:
+            self.budget.hold(len(body) - len(record.result_json or b""))
+            record.result_json = body
 
     def acknowledge(self, request_ids: Iterable[str], caller: str) -> None:
         """The client has these outcomes: free them at once. Unknown ids are fine, repeats too."""
@@ -290,20 +294,27 @@ class MemoryStore:
     # --- inside ----------------------------------------------------------------------------------
 
     def _apply(self, record: Record, event: Event) -> bool:
-        """Change the state; the caller changes the record with it, and charges it again."""
-        state = after(record.state, event)
-        if state is None:
+        """Change the state; the caller changes the record, and what is charged for it."""
+        before = record.state
+        state = TABLE[before][event]
+        if type(state) is not State:
+            after(before, event)  # raises where it is a bug
             self.late_events += 1
             return False
-        self.budget.discharge(record)
-        self.counts[record.state] -= 1
+        self.counts[before] -= 1
         self.counts[state] += 1
         record.state = state
         return True
 
-    def _settle(self, record: Record, now: float) -> None:
-        self._work.stop(record)
-        record.body = None
+    def _settle(self, record: Record, event: Event, now: float) -> bool:
+        """End the run: its request and the room for its answer are not charged any more."""
+        ran = record.state is states.RUNNING
+        if not self._apply(record, event):
+            return False
+        if ran:
+            self.budget.charged_bytes -= record.reserve_bytes
+            self._work.stop(record)
+        self.drop_prompt(record)
         record.settled_at = now
-        self.budget.charge(record)
         self._undelivered.start(record, now)
+        return True

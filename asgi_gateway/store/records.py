@@ -1,12 +1,12 @@
 """What is kept of a sample: its record while it is held, and a note of it once it is lost."""
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from asgi_gateway.codec import Want
 from asgi_gateway.errors import Category
-from asgi_gateway.store.states import State
+from asgi_gateway.store.states import FAILED, QUEUED, RUNNING, SUCCEEDED, State
 
 # A cloned client counts its seq_ids from clone * 1e9; 0 is the original.
 SEQ_IDS_PER_CLONE: Final = 1_000_000_000
@@ -36,6 +36,8 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
     seq_id: int
     digest: bytes
 
+    result: ClassVar[None] = None
+
 
 class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
     """One sample from accept to eviction.
@@ -61,7 +63,7 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
     accepted_at: float
 
     # of its run
-    state: State = State.QUEUED
+    state: State = QUEUED
     started_at: float = 0.0
     upstream_s: float = 0.0
     attempts: int = 0
@@ -84,14 +86,14 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
         Not stored: 131,072 of these numbers are 4 MiB.
         """
         state = self.state
-        if state is State.QUEUED:
+        if state is QUEUED:
             return len(self.body) if self.body is not None else 0
-        if state is State.RUNNING:
+        if state is RUNNING:
             return self.reserve_bytes + (len(self.body) if self.body is not None else 0)
-        if state is State.SUCCEEDED:
+        if state is SUCCEEDED:
             kept = len(self.result) if self.result is not None else 0
             return kept + (len(self.result_json) if self.result_json is not None else 0)
-        if state is State.FAILED and self.failure is not None:
+        if state is FAILED and self.failure is not None:
             return len(self.failure.text)
         return 0
 

@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 
 from asgi_gateway.peer import Waker
-from asgi_gateway.store.completions import Completion, CompletionLog, Page
+from asgi_gateway.store.completions import CompletionLog, Page
 from asgi_gateway.store.records import SEQ_IDS_PER_CLONE, Lost, Record, clone_of
-from asgi_gateway.store.states import SETTLED, State
+from asgi_gateway.store.states import SETTLED
 
 # Bounds the turn of a clone's first polls: about 1 ms.
 LOOKED_AT_PER_PAGE: Final = 2048
@@ -116,16 +116,19 @@ class Targets:
 
     def add(self, record: Record) -> None:
         """Index an accepted record; it takes the place of the note of its loss."""
-        target = self._target(record.sampling_session_id)
+        session_id = record.sampling_session_id
+        target = self._targets.get(session_id) or self._target(session_id)
         target.by_seq[record.seq_id] = record
-        lost = target.lost.pop(record.seq_id, None)
-        if lost is not None:
-            del self._lost[lost.request_id]
+        if target.lost:
+            lost = target.lost.pop(record.seq_id, None)
+            if lost is not None:
+                del self._lost[lost.request_id]
 
     def remove(self, record: Record) -> None:
         target = self._targets[record.sampling_session_id]
         del target.by_seq[record.seq_id]
-        self._drop_if_empty(record.sampling_session_id, target)
+        if not target.by_seq:
+            self._drop_if_empty(record.sampling_session_id, target)
 
     def records(self, sampling_session_id: str) -> list[Record]:
         target = self._targets.get(sampling_session_id)
@@ -182,7 +185,7 @@ class Targets:
         To be walked before anything is parked or unparked.
         """
         target = self._targets.get(record.sampling_session_id)
-        if target is None:
+        if target is None or not (target.pollers or target.parked):
             return ()
         clone = clone_of(record.seq_id)
         poller = target.pollers.get(clone)
@@ -198,8 +201,7 @@ class Targets:
         if poller.earlier:
             target.look_back(clone, poller)
         entries, cursor = poller.log.oldest(limit)
-        completions = [_completion(entry) for entry in entries]
-        return Page(completions, cursor, not completions and bool(poller.earlier))
+        return Page(entries, cursor, not entries and bool(poller.earlier))
 
     def park(self, sampling_session_id: str, clone: int, waker: Waker) -> None:
         self._target(sampling_session_id).parked.setdefault(clone, []).append(waker)
@@ -222,10 +224,3 @@ class Targets:
     def _drop_if_empty(self, sampling_session_id: str, target: Target) -> None:
         if target.empty:
             del self._targets[sampling_session_id]
-
-
-def _completion(entry: Record | Lost) -> Completion:
-    """Finished with a size, or failed: the client then fetches the error, or meets the 410."""
-    if type(entry) is Record and entry.state is State.SUCCEEDED and entry.result is not None:
-        return Completion(entry.request_id, len(entry.result))
-    return Completion(entry.request_id, None)

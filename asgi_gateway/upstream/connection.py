@@ -6,6 +6,7 @@ request after the one it belongs to.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 import httptools
@@ -37,7 +38,7 @@ class Owner(Protocol):
 
 class Connection(asyncio.Protocol):
     """Times are of the event loop's clock: `started_at` of the request on it, `heard_at` of the
-    last byte in either direction."""
+    last byte in either direction. `closing` is the socket's: whether it is being closed."""
 
     __slots__ = (
         "_again",
@@ -50,6 +51,7 @@ class Connection(asyncio.Protocol):
         "_status",
         "_transport",
         "_used",
+        "closing",
         "heard_at",
         "origin",
         "started_at",
@@ -59,6 +61,7 @@ class Connection(asyncio.Protocol):
         self.origin = origin
         self._owner = owner
         self._transport: asyncio.Transport
+        self.closing: Callable[[], bool]
         self._parser = httptools.HttpResponseParser(self)
         self._exchange: Exchange | None = None
         self._used = False
@@ -73,10 +76,6 @@ class Connection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         return f"<Connection {'idle' if self._exchange is None else 'busy'}, used {self._used}>"
-
-    @property
-    def closing(self) -> bool:
-        return self._transport.is_closing()
 
     def start(self, exchange: Exchange, head: bytes, body: bytes) -> None:
         """Send a request; the connection must be idle."""
@@ -108,6 +107,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.closing = transport.is_closing
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange

@@ -13,7 +13,7 @@ from typing import Final
 from asgi_gateway.clock import Clock
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
-from asgi_gateway.store.states import State
+from asgi_gateway.store.states import QUEUED
 from asgi_gateway.turns import PerTurn
 from asgi_gateway.upstream.exchange import Exchange, Transport
 
@@ -85,15 +85,15 @@ class Dispatch:
         """
         while self._delayed and self._delayed[0][0] <= now:
             self._waiting.append(heapq.heappop(self._delayed)[2])
-        if len(self._waiting) > 2 * self._store.counts[State.QUEUED] + SETTLED_IN_LINE:
-            self._waiting = deque(r for r in self._waiting if r.state is State.QUEUED)
+        if len(self._waiting) > 2 * self._store.counts[QUEUED] + SETTLED_IN_LINE:
+            self._waiting = deque(r for r in self._waiting if r.state is QUEUED)
         self.pump()
 
     def pump(self) -> None:
         """Start waiting records while connections and bytes last, at most so many in one turn."""
         while self._waiting and len(self._running) < self._max_connections and not self._closed:
             record = self._waiting[0]
-            if record.state is not State.QUEUED:  # cancelled or evicted while it waited
+            if record.state is not QUEUED:  # cancelled or evicted while it waited
                 self._waiting.popleft()
                 continue
             if not self._store.has_room(record):
@@ -120,12 +120,12 @@ class Dispatch:
         if record is None or now - self._blocked_since < for_s:
             return None
         self._blocked = None
-        return record if record.state is State.QUEUED else None
+        return record if record.state is QUEUED else None
 
     def ended(self, record: Record, exchange: Exchange) -> None:
         """An exchange is over: its connection is free for the next in line."""
         # A record that went back in line in its last step may be running again already.
-        if self.runs(record, exchange):
+        if self._running.get(record) is exchange:
             del self._running[record]
         self.pump()
 

@@ -1,9 +1,11 @@
 """One POST to an upstream, as both transports and those who wait for its outcome see it."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A whole HTTP answer, whatever its status; `retry_after` is the header of that name."""
 
     status: int

@@ -51,7 +51,10 @@ class PoisonGuard:
 
     def succeeded(self, digest: bytes, upstream: str) -> None:
         """An answer came: the body is innocent, and the upstream is known to work."""
-        self._suspects.pop(digest, None)
-        answered = self._answered.setdefault(upstream, set())
-        if len(answered) < 2:  # two different ones are enough to know that another one was answered
+        if self._suspects:
+            self._suspects.pop(digest, None)
+        answered = self._answered.get(upstream)
+        if answered is None:
+            self._answered[upstream] = {digest}
+        elif len(answered) < 2:  # of two different ones, one is another
             answered.add(digest)

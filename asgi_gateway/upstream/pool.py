@@ -124,7 +124,7 @@ class Pool:
             if self.loop.time() - connection.heard_at >= self._keepalive_s:
                 connection.drop()  # and the others have been idle for longer: the sweep's
                 return None
-            if not connection.closing:
+            if not connection.closing():
                 return connection
         return None
 

@@ -2,11 +2,13 @@
 
 import asyncio
 
+import msgspec
+
 from asgi_gateway.upstream.exchange import Answer, Exchange
 
 
 class Told(Exchange):
-    """`story` has every call in its order; `outcome` waits for the last one."""
+    """`story` has every call in its order, answers as tuples; `outcome` waits for the last one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -17,7 +19,7 @@ class Told(Exchange):
         self.story.append("answering")
 
     def answered(self, answer: Answer) -> None:
-        self.story.append(answer)
+        self.story.append(msgspec.structs.astuple(answer))
         self._over.set()
 
     def failed(self, error: Exception) -> None:

@@ -8,7 +8,6 @@ how strings collide in dicts.
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from asgi_gateway import Gateway
@@ -22,26 +21,25 @@ from asgi_gateway.protocol import SampleRequest, reader
 from asgi_gateway.sessions import CALLER
 from asgi_gateway.settings import load
 from asgi_gateway.state.events import Accepted, Closed, frame_into
-from asgi_gateway.store.memory import MemoryStore
-from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.catalog import Model
 from asgi_gateway.upstream.request import build
+from tests.bench.instructions.given import (
+    ANSWER,
+    ANSWER_PROMPT_TOKENS,
+    DIGEST,
+    RESULT,
+    SAMPLER,
+    UPSTREAM,
+    UPSTREAM_BODY,
+    Run,
+    new_record,
+    new_store,
+)
+from tests.bench.instructions.upstream import pool_exchange, settle
 from tests.support.clock import ManualClock
 
-Run = Callable[[], object]
-
-SAMPLER = "0123456789-1-AAAAAAAAAAAAAAAA"
-DIGEST = bytes(16)
-RESULT = bytes(140)
-# As long as what `build` makes of a prompt of 64 tokens.
-UPSTREAM_BODY = bytes(600)
 PAGE = 64
-ANSWER = (
-    Path(__file__).parents[2] / "fixtures/vllm/completion_16tok_logprobs0_ids.json"
-).read_bytes()
-ANSWER_PROMPT_TOKENS = 32
-
 PROTOBUF_HEADERS = [
     (b"host", b"127.0.0.1:8000"),
     (b"accept", b"application/x-protobuf"),
@@ -78,7 +76,7 @@ class Edge:
 
     def __init__(self) -> None:
         flags: dict[str, Any] = {
-            "upstream.urls": ["http://127.0.0.1:9"],
+            "upstream.urls": [UPSTREAM],
             "upstream.max_connections": 1,
             "state.dir": "",
             "id_key": "for counting only",
@@ -192,36 +190,11 @@ def build_request() -> Run:
     )
 
 
-def _store() -> MemoryStore:
-    return MemoryStore(
-        work_s=2048.0,
-        undelivered_s=2048.0,
-        delivered_s=300.0,
-        max_in_flight=1 << 20,
-        max_bytes=1 << 40,
-    )
-
-
-def _record(ids: Ids, seq_id: int) -> Record:
-    return Record(
-        request_id=ids.issue(CALLER),
-        caller=CALLER,
-        sampling_session_id=SAMPLER,
-        seq_id=seq_id,
-        digest=DIGEST,
-        want=Want(),
-        prompt_tokens=64,
-        reserve_bytes=128,
-        body=UPSTREAM_BODY,
-        accepted_at=0.0,
-    )
-
-
 def accept() -> Run:
-    store, ids, numbers = _store(), Ids("key"), itertools.count()
+    store, ids, numbers = new_store(), Ids("key"), itertools.count()
 
     def run() -> None:
-        record = _record(ids, next(numbers))
+        record = new_record(ids, next(numbers))
         store.submitted(SAMPLER, record.seq_id, DIGEST)
         store.admit(len(UPSTREAM_BODY))
         store.accept(record)
@@ -230,10 +203,10 @@ def accept() -> Run:
 
 
 def cycle() -> Run:
-    store, ids, numbers = _store(), Ids("key"), itertools.count()
+    store, ids, numbers = new_store(), Ids("key"), itertools.count()
 
     def run() -> None:
-        record = _record(ids, next(numbers))
+        record = new_record(ids, next(numbers))
         store.accept(record)
         store.start(record, 1.0)
         store.drop_prompt(record)
@@ -299,6 +272,8 @@ CASES = {
     "request.build": Case(build_request, "decode a submit, write the upstream's request"),
     "store.accept": Case(accept, "an id, a record, the look for a repeat, admission, accept", 100),
     "store.cycle": Case(cycle, "an id, a record, and its life from accept to acknowledge"),
+    "runs.settle": Case(settle, "a queued sample's run: sent, answered with 16 tokens, settled"),
+    "pool.exchange": Case(pool_exchange, "a POST and its answer on a kept connection", 300),
     "codec.decode": Case(decode_answer, "vLLM's answer of 16 tokens to arrays"),
     "codec.encode": Case(encode_result, "arrays of 16 tokens to the SDK's protobuf", 300),
     "ids.issue": Case(issue_id, "a new request id", 300),
