@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from asgi_gateway.codec import Float32s, Int32s, StopReason
+from asgi_gateway.codec import FEW, Float32s, Int32s, StopReason
 from asgi_gateway.errors import Aborted, MissingLogprobs, Unreadable
 
 MissingPolicy = Literal["fail", "nan"]
@@ -20,12 +20,11 @@ TOKEN_ID_PREFIX: Final = "token_id:"
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _TEN: Final = 10
 # So few values are packed by Python sooner than numpy's calls are made.
-_FEW: Final = 64
-_PACK_IDS: Final = tuple([struct.Struct(f"<{n}I").pack for n in range(_FEW + 1)])
-_PACK_FLOATS: Final = tuple([struct.Struct(f"<{n}f").pack for n in range(_FEW + 1)])
+_PACK_IDS: Final = tuple([struct.Struct(f"<{n}I").pack for n in range(FEW + 1)])
+_PACK_FLOATS: Final = tuple([struct.Struct(f"<{n}f").pack for n in range(FEW + 1)])
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
-_STOP_REASONS: Final = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
+STOP_REASONS: Final = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
 
 
 def in_order(choices: Any, expected: int) -> list[Any]:
@@ -53,7 +52,7 @@ def stop_reason(choice: Any) -> StopReason:
         Aborted: it did not end by itself.
     """
     reason = choice["finish_reason"]
-    found = _STOP_REASONS.get(reason) if isinstance(reason, str) else None
+    found = STOP_REASONS.get(reason) if isinstance(reason, str) else None
     if found is None:
         raise Aborted(f"the upstream ended a choice with finish_reason {reason!r:.40}")
     return found
@@ -104,6 +103,41 @@ def named_ids(array: Any) -> Int32s:
     return np.array([token_id(name, TOKEN_ID_PREFIX) for name in names], np.int32)
 
 
+def few(token_ids: Any, token_logprobs: Any) -> tuple[bytes, bytes] | None:
+    """Parsed lists of at most FEW ids and as many logprobs, packed little-endian; None for others.
+
+    Raises:
+        TypeError, AttributeError, OverflowError: these are no such lists either.
+    """
+    length = len(token_ids)
+    if length > FEW or len(token_logprobs) != length:
+        return None
+    # TypeError for all that is no integer, and no number.
+    token_ids.as_buffer(of_type="i")
+    token_logprobs.as_buffer(of_type="d")
+    packed = _packed(_PACK_IDS[length], token_ids)
+    logprobs = _packed(_PACK_FLOATS[length], token_logprobs)
+    if packed is None or logprobs is None or not _all_int32(packed):
+        return None
+    return packed, logprobs
+
+
+def _packed(pack: Callable[..., bytes], array: Any) -> bytes | None:
+    """None where a value is out of range or is a nested array, which as_buffer flattens.
+
+    Floats are rounded as numpy does; OverflowError where that would make an infinity.
+    """
+    try:
+        return pack(*array.as_list())
+    except struct.error:
+        return None
+
+
+def _all_int32(packed: bytes) -> bool:
+    """Whether packed uint32s are below 2^31: the highest byte of each has its highest bit clear."""
+    return packed[3::4].isascii()
+
+
 def absent(missing: MissingPolicy, text: str) -> None:
     """What to do where the upstream gives no logprob: raise, or leave NaN for the operator."""
     if missing == "fail":
@@ -114,24 +148,15 @@ def ids(array: Any) -> Int32s:
     """A parsed list of token ids, int32."""
     # TypeError for all that is no integer.
     numbers = array.as_buffer(of_type="i")
-    if (length := len(array)) <= _FEW:
+    if (length := len(array)) <= FEW:
         packed = _packed(_PACK_IDS[length], array)
-        # Below 2^31 the highest byte of each has its highest bit clear.
-        if packed is not None and packed[3::4].isascii():
+        if packed is not None and _all_int32(packed):
             return np.frombuffer(packed, _INT32)
     wide = np.frombuffer(numbers, np.int64)
     _flat("token_ids", array, wide.size)
     if wide.size and (int(wide.min()) < 0 or int(wide.max()) > MAX_INT32):
         raise Unreadable(f"a token id is outside 0 to {MAX_INT32}")
     return wide.astype(np.int32)
-
-
-def _packed(pack: Callable[..., bytes], array: Any) -> bytes | None:
-    """None where a value is out of range or is a nested array."""
-    try:
-        return pack(*array.as_list())
-    except struct.error:
-        return None
 
 
 def _flat(field: str, array: Any, size: int) -> None:
@@ -151,8 +176,7 @@ def floats(array: Any, missing: MissingPolicy) -> Float32s:
         numbers = array.as_buffer(of_type="d")
     except TypeError:
         return _logprobs_with_nulls(array, missing)
-    if (length := len(array)) <= _FEW:
-        # Rounds as numpy does; OverflowError where that would make an infinity.
+    if (length := len(array)) <= FEW:
         packed = _packed(_PACK_FLOATS[length], array)
         if packed is not None:
             return np.frombuffer(packed, _FLOAT32)

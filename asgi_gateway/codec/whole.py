@@ -10,9 +10,11 @@ import numpy as np
 
 from asgi_gateway.codec import Float32s, SampleArrays, Sequence, Topk, Want, table
 from asgi_gateway.codec.values import (
+    STOP_REASONS,
     MissingPolicy,
     absent,
     cache_hits,
+    few,
     floats,
     ids,
     in_order,
@@ -27,11 +29,25 @@ from asgi_gateway.errors import Unreadable
 def answer(doc: Any, want: Want, prompt_tokens: int, missing: MissingPolicy) -> SampleArrays:
     """See `Decoder.decode` for the errors; parser errors come as they are."""
     choices = in_order(doc["choices"], want.sequences)
-    sequences = tuple([_sequence(choice, want, missing) for choice in choices])
+    short = not want.named_tokens and not want.sampled_topk
+    sequences = tuple(
+        [(_short(one) if short else None) or _sequence(one, want, missing) for one in choices]
+    )
     prompt_logprobs, prompt_topk = None, None
     if want.prompt_logprobs:
         prompt_logprobs, prompt_topk = _prompt(choices[0], want, prompt_tokens, missing)
     return SampleArrays(sequences, prompt_logprobs, prompt_topk, cache_hits(doc, prompt_tokens))
+
+
+def _short(choice: Any) -> Sequence | None:
+    """A choice of few tokens with all that it needs; None for any other, which `_sequence` reads
+    or refuses."""
+    try:
+        values = few(choice["token_ids"], choice["logprobs"]["token_logprobs"])
+        reason = STOP_REASONS[choice["finish_reason"]]
+    except (TypeError, LookupError, AttributeError, OverflowError):
+        return None
+    return None if values is None else Sequence(reason, *values)
 
 
 def _sequence(choice: Any, want: Want, missing: MissingPolicy) -> Sequence:
