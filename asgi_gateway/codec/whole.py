@@ -10,7 +10,6 @@ import numpy as np
 
 from asgi_gateway.codec import Float32s, SampleArrays, Sequence, Topk, Want, table
 from asgi_gateway.codec.values import (
-    STOP_REASONS,
     MissingPolicy,
     absent,
     cache_hits,
@@ -29,37 +28,30 @@ from asgi_gateway.errors import Unreadable
 def answer(doc: Any, want: Want, prompt_tokens: int, missing: MissingPolicy) -> SampleArrays:
     """See `Decoder.decode` for the errors; parser errors come as they are."""
     choices = in_order(doc["choices"], want.sequences)
-    short = not want.named_tokens and not want.sampled_topk
-    sequences = tuple(
-        [(_short(one) if short else None) or _sequence(one, want, missing) for one in choices]
-    )
+    if len(choices) == 1:
+        sequences: tuple[Sequence, ...] = (_sequence(choices[0], want, missing),)
+    else:
+        sequences = tuple([_sequence(choice, want, missing) for choice in choices])
     prompt_logprobs, prompt_topk = None, None
     if want.prompt_logprobs:
         prompt_logprobs, prompt_topk = _prompt(choices[0], want, prompt_tokens, missing)
-    return SampleArrays(sequences, prompt_logprobs, prompt_topk, cache_hits(doc, prompt_tokens))
-
-
-def _short(choice: Any) -> Sequence | None:
-    """A choice of few tokens with all that it needs; None for any other, which `_sequence` reads
-    or refuses."""
-    try:
-        values = few(choice["token_ids"], choice["logprobs"]["token_logprobs"])
-        reason = STOP_REASONS[choice["finish_reason"]]
-    except (TypeError, LookupError, AttributeError, OverflowError):
-        return None
-    return None if values is None else Sequence(reason, *values)
+    return SampleArrays(
+        tuple(sequences), prompt_logprobs, prompt_topk, cache_hits(doc, prompt_tokens)
+    )
 
 
 def _sequence(choice: Any, want: Want, missing: MissingPolicy) -> Sequence:
     reason = stop_reason(choice)
+    if not (want.named_tokens or want.sampled_topk) and (values := few(choice)) is not None:
+        return Sequence(reason, values[0], values[1])
     answer = choice.get("logprobs")
     if want.named_tokens:
         tokens = named_ids(required(required(choice, "logprobs"), "tokens"))
     else:
         tokens = ids(required(choice, "token_ids"))
-    values = answer.get("token_logprobs") if answer is not None else None
-    if values is not None:
-        logprobs = floats(values, missing)
+    listed = answer.get("token_logprobs") if answer is not None else None
+    if listed is not None:
+        logprobs = floats(listed, missing)
     else:
         logprobs = np.full(tokens.size, np.nan, np.float32)
         if tokens.size:
