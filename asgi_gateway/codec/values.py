@@ -17,7 +17,8 @@ MissingPolicy = Literal["fail", "nan"]
 
 MAX_INT32: Final = 2**31 - 1
 TOKEN_ID_PREFIX: Final = "token_id:"
-_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
+_DIGITS: Final = b"0123456789"
+_NAME: Final = b",token_id:"
 _TEN: Final = 10
 # So few values are packed by Python sooner than numpy's calls are made.
 _PACK_IDS: Final = tuple([struct.Struct(f"<{n}I").pack for n in range(FEW + 1)])
@@ -90,41 +91,44 @@ def token_id(key: str, prefix: str = "") -> int:
 
 def named_ids(array: Any) -> Int32s:
     """A parsed list of `token_id:N` strings as int32."""
-    names = array.as_list()
+    # OverflowError where one is too large.
+    return np.array(_named(array.as_list()), np.int32)
+
+
+def _named(names: list[Any]) -> list[int]:
     try:
         text = ",".join(["", *names])
     except TypeError:
         raise Unreadable("a token is no string") from None
-    digits = text.replace(",token_id:", ",")
-    if (
-        len(text) - len(digits) == len(TOKEN_ID_PREFIX) * len(names)
-        and digits.count(",") == len(names)
-        and digits.translate(_NO_DIGITS) == "," * len(names)
-    ):
-        found = digits.split(",")[1:]
+    if text.encode().translate(None, _DIGITS) == _NAME * len(names):
+        found = text.split(_NAME.decode())[1:]
         if "" not in found and max(map(len, found), default=0) <= _TEN:
-            # OverflowError where one is too large.
-            return np.array(list(map(int, found)), np.int32)
-    return np.array([token_id(name, TOKEN_ID_PREFIX) for name in names], np.int32)
+            return list(map(int, found))
+    return [token_id(name, TOKEN_ID_PREFIX) for name in names]
 
 
-def few(choice: Any) -> tuple[bytes, bytes] | None:
+def few(choice: Any, *, named: bool) -> tuple[bytes, bytes] | None:
     """A choice's ids and logprobs where they are at most FEW and as many, packed little-endian.
 
     None where they are others, or no such lists. In one function, as calls would be a tenth of what
     a short answer takes.
+
+    Raises:
+        Unreadable: a name is none.
     """
     try:
-        ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        answer = choice["logprobs"]
+        ids, logprobs = answer["tokens"] if named else choice["token_ids"], answer["token_logprobs"]
         length = len(ids)
         if length > FEW or len(logprobs) != length:
             return None
         # as_buffer flattens nested arrays: see `_flat`.
-        if length and (type(ids[0]) is not int or type(logprobs[0]) is not float):
+        if length and not (type(logprobs[0]) is float and (named or type(ids[0]) is int)):
             return None
         # TypeError for all that is no integer, and no number. Through a buffer numbers become
         # objects sooner than by as_list.
-        tokens = _PACK_IDS[length](*_INT64S[length](ids.as_buffer(of_type="i")))
+        numbers = _named(ids.as_list()) if named else _INT64S[length](ids.as_buffer(of_type="i"))
+        tokens = _PACK_IDS[length](*numbers)
         # Rounds as numpy does; OverflowError where that would make an infinity.
         values = _PACK_FLOATS[length](*_DOUBLES[length](logprobs.as_buffer(of_type="d")))
     except _NOT_FEW:

@@ -42,8 +42,10 @@ def answer(doc: Any, want: Want, prompt_tokens: int, missing: MissingPolicy) -> 
 
 def _sequence(choice: Any, want: Want, missing: MissingPolicy) -> Sequence:
     reason = stop_reason(choice)
-    if not (want.named_tokens or want.sampled_topk) and (values := few(choice)) is not None:
-        return Sequence(reason, values[0], values[1])
+    if not want.sampled_topk:
+        values = few(choice, named=want.named_tokens)
+        if values is not None:
+            return Sequence(reason, values[0], values[1])
     answer = choice.get("logprobs")
     if want.named_tokens:
         tokens = named_ids(required(required(choice, "logprobs"), "tokens"))

@@ -25,6 +25,11 @@ IDS = (
     '"7"',
     "[7,7]",
 )
+NAMES = (
+    *('"token_id:0"', '"token_id:5,token_id:6"', '"token_id:151935"', '"token_id:2147483647"'),
+    *('"token_id:2147483648"', '"token_id:4294967296"', '"token_id:00000000007"', '"token_id:"'),
+    *('"token_id:-1"', '"7"', "7", "null", '["token_id:7"]', "{}"),
+)
 LOGPROBS = (
     *("-1.5", "-0.0", "0", "-0", "-7", "1e-46", "-5e-324", "0.1", "-11.93245792388916", "-9999.0"),
     *("3.4028235677973365e38", "3.4028235677973366e38", "-1e39", "1e400", "9007199254740993"),
@@ -41,9 +46,9 @@ def listed(values: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
     ).flatmap(lambda length: st.lists(good, min_size=length, max_size=length))
 
 
-def outcome(decoder: Decoder, body: bytes) -> bytes | str:
+def outcome(decoder: Decoder, body: bytes, want: Want) -> bytes | str:
     try:
-        return encode(decoder.decode(body, Want(), 3))
+        return encode(decoder.decode(body, want, 3))
     except (Unreadable, MissingLogprobs, Aborted) as error:
         return repr(error)
 
@@ -64,8 +69,33 @@ def test_few_tokens_are_what_many_are(
         .replace(b'"IDS"', f"[{','.join(ids)}]".encode())
         .replace(b'"LOGPROBS"', f"[{','.join(logprobs)}]".encode())
     )
-    found = outcome(Decoder(policy), body)
+    check_few(body, Want(), policy)
+
+
+@given(
+    listed(NAMES),
+    listed(LOGPROBS),
+    st.booleans(),
+    st.sampled_from(["fail", "nan"]),
+)
+@settings(max_examples=600, deadline=None)
+def test_few_names_are_what_many_are(
+    names: list[str], logprobs: list[str], as_many: bool, policy: MissingPolicy
+) -> None:
+    if as_many:
+        names = (names * len(logprobs))[: len(logprobs)]
+    choice = bodies.choice(logprobs={"token_logprobs": "LOGPROBS", "tokens": "NAMES"})
+    body = (
+        bodies.body(choice)
+        .replace(b'"NAMES"', f"[{','.join(names)}]".encode())
+        .replace(b'"LOGPROBS"', f"[{','.join(logprobs)}]".encode())
+    )
+    check_few(body, Want(named_tokens=True), policy)
+
+
+def check_few(body: bytes, want: Want, policy: MissingPolicy) -> None:
+    found = outcome(Decoder(policy), body, want)
     with pytest.MonkeyPatch.context() as patch:
         # Nothing is few.
         patch.setattr(values, "FEW", -1)
-        assert found == outcome(Decoder(policy), body)
+        assert found == outcome(Decoder(policy), body, want)
