@@ -66,7 +66,7 @@ class Decoder:
             MissingLogprobs: a logprob is null or absent and the policy is "fail".
             Aborted: a choice was aborted or ended for an unknown reason, or choices lack.
         """
-        if len(body) < CUT_OBJECTS_FROM_BYTES or not _worth_cutting(body, want):
+        if not _worth_cutting(body, want):
             return self._whole(body, want, prompt_tokens)
         run = self.steps(body, want, prompt_tokens)
         while True:
