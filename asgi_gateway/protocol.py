@@ -6,7 +6,7 @@ Python object per token is ever made.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -16,21 +16,16 @@ from asgi_gateway.errors import Malformed
 API: Final = "/api/v1"
 
 
-def absent() -> Any:
-    """The default of a raw field, empty; made per message, as a schema cannot show a Raw value.
-
-    A Raw field cannot be optional in msgspec: an explicit null arrives as the text `null`.
-    """
-    return msgspec.field(default_factory=msgspec.Raw)
-
+# A raw field that may be absent. An explicit null arrives as the text `null`.
+MaybeRaw: TypeAlias = msgspec.Raw | msgspec.UnsetType
 
 # The SDK's clone ids reach 1e18; a double would round them.
 SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-def given(raw: msgspec.Raw) -> bool:
+def given(raw: MaybeRaw) -> bool:
     """Whether a raw field was sent and is not null."""
-    return bytes(raw) not in (b"", b"null")
+    return raw is not msgspec.UNSET and bytes(raw) != b"null"
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -41,10 +36,10 @@ class Chunk(_Message):
     """One piece of a prompt; the kind is told by `type`, or by its keys where old SDKs omit it."""
 
     type: str | None = None
-    tokens: msgspec.Raw = absent()
-    data: msgspec.Raw = absent()
-    location: msgspec.Raw = absent()
-    dmel: msgspec.Raw = absent()
+    tokens: MaybeRaw = msgspec.UNSET
+    data: MaybeRaw = msgspec.UNSET
+    location: MaybeRaw = msgspec.UNSET
+    dmel: MaybeRaw = msgspec.UNSET
 
     def kind(self) -> str:
         """encoded_text, image, image_asset_pointer, dmel, or what the client called it."""
@@ -86,7 +81,7 @@ class SampleRequest(_Message):
     topk_prompt_logprobs: int | None = None
     topk_sample_logprobs: int | None = None
     prompt_logprobs_last_n: int | None = None
-    target_prompt_logprobs: msgspec.Raw = absent()
+    target_prompt_logprobs: MaybeRaw = msgspec.UNSET
     prompt_alt_tokens_k: int | None = None
     record_stability_info: bool | None = None
 

@@ -1,7 +1,7 @@
 """Sample results between vLLM's JSON and the SDK's protobuf; `SampleArrays` is where they meet."""
 
 import enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -13,6 +13,9 @@ Float32s: TypeAlias = npt.NDArray[np.float32]
 # What the SDK reads as an empty top-k cell.
 PAD_TOKEN = 0
 PAD_LOGPROB = -99999.0
+
+# So few tokens of a sequence are held as bytes.
+FEW: Final = 64
 
 
 class StopReason(enum.IntEnum):
@@ -49,12 +52,26 @@ class Topk(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sequence(msgspec.Struct, frozen=True, gc=False):
-    """One completion: `tokens` int32 (n,) and `logprobs` float32 (n,), natural log."""
+    """One completion: `tokens` int32 (n,) and `logprobs` float32 (n,), natural log.
+
+    They are held as arrays or, where they are few, as the bytes of such arrays, little-endian: an
+    array object takes more to make than a short answer's numbers.
+    """
 
     stop_reason: StopReason
-    tokens: Int32s
-    logprobs: Float32s
+    held_tokens: Int32s | bytes
+    held_logprobs: Float32s | bytes
     topk: Topk | None = None
+
+    @property
+    def tokens(self) -> Int32s:
+        held = self.held_tokens
+        return np.frombuffer(held, np.dtype("<i4")) if isinstance(held, bytes) else held
+
+    @property
+    def logprobs(self) -> Float32s:
+        held = self.held_logprobs
+        return np.frombuffer(held, np.dtype("<f4")) if isinstance(held, bytes) else held
 
 
 class SampleArrays(msgspec.Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from asgi_gateway.codec import Float32s, Int32s, SampleArrays, Sequence, Topk
+from asgi_gateway.codec import FEW, Float32s, Int32s, SampleArrays, Sequence, StopReason, Topk
 
 # Tag bytes: field number << 3 | wire type (0 varint, 2 length-delimited).
 _LENGTH_REASON: Final = b"\x08\x01"  # stop_reason, field 1, is LENGTH
@@ -28,7 +28,7 @@ _CACHE_HITS: Final = b"\x20"
 _SMALL_VARINTS: Final = tuple(bytes((n,)) for n in range(128))
 
 # Below, one more copy is made sooner than views and sizes are.
-_FEW: Final = 1024
+_SOME: Final = 1024
 
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
@@ -44,7 +44,17 @@ def encode(arrays: SampleArrays) -> bytes:
     """
     pieces: list[Piece] = []
     for sequence in arrays.sequences:
-        if sequence.topk is None and sequence.tokens.size <= _FEW:
+        tokens, logprobs = sequence.held_tokens, sequence.held_logprobs
+        if sequence.topk is not None:
+            _sequence(pieces, sequence)
+        elif (
+            type(tokens) is bytes
+            and type(logprobs) is bytes
+            and (size := len(tokens)) == len(logprobs) <= _FRAMED
+        ):
+            head, between = _FRAMES[sequence.stop_reason][size >> 2]
+            pieces += (head, tokens, between, logprobs)
+        elif sequence.tokens.size <= _SOME:
             pieces += _small(sequence)
         else:
             _sequence(pieces, sequence)
@@ -132,3 +142,17 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def _frame(reason: StopReason, size: int) -> tuple[bytes, bytes]:
+    """What stands in front of `size` bytes of tokens, and between them and as many of logprobs."""
+    inside = _LENGTH_REASON if reason else b""
+    if size:
+        inside += _TOKENS + _varint(size)
+    between = _LOGPROBS + _varint(size)
+    length = len(inside) + len(between) + 2 * size
+    return _SEQUENCE + _varint(length) + inside, between
+
+
+_FRAMES: Final = tuple([tuple([_frame(r, 4 * n) for n in range(FEW + 1)]) for r in StopReason])
+_FRAMED: Final = 4 * FEW

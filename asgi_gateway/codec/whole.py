@@ -13,6 +13,7 @@ from asgi_gateway.codec.values import (
     MissingPolicy,
     absent,
     cache_hits,
+    few,
     floats,
     ids,
     in_order,
@@ -27,23 +28,32 @@ from asgi_gateway.errors import Unreadable
 def answer(doc: Any, want: Want, prompt_tokens: int, missing: MissingPolicy) -> SampleArrays:
     """See `Decoder.decode` for the errors; parser errors come as they are."""
     choices = in_order(doc["choices"], want.sequences)
-    sequences = tuple([_sequence(choice, want, missing) for choice in choices])
+    if len(choices) == 1:
+        sequences: tuple[Sequence, ...] = (_sequence(choices[0], want, missing),)
+    else:
+        sequences = tuple([_sequence(choice, want, missing) for choice in choices])
     prompt_logprobs, prompt_topk = None, None
     if want.prompt_logprobs:
         prompt_logprobs, prompt_topk = _prompt(choices[0], want, prompt_tokens, missing)
-    return SampleArrays(sequences, prompt_logprobs, prompt_topk, cache_hits(doc, prompt_tokens))
+    return SampleArrays(
+        tuple(sequences), prompt_logprobs, prompt_topk, cache_hits(doc, prompt_tokens)
+    )
 
 
 def _sequence(choice: Any, want: Want, missing: MissingPolicy) -> Sequence:
     reason = stop_reason(choice)
+    if not want.sampled_topk:
+        values = few(choice, named=want.named_tokens)
+        if values is not None:
+            return Sequence(reason, values[0], values[1])
     answer = choice.get("logprobs")
     if want.named_tokens:
         tokens = named_ids(required(required(choice, "logprobs"), "tokens"))
     else:
         tokens = ids(required(choice, "token_ids"))
-    values = answer.get("token_logprobs") if answer is not None else None
-    if values is not None:
-        logprobs = floats(values, missing)
+    listed = answer.get("token_logprobs") if answer is not None else None
+    if listed is not None:
+        logprobs = floats(listed, missing)
     else:
         logprobs = np.full(tokens.size, np.nan, np.float32)
         if tokens.size:

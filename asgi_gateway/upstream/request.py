@@ -9,6 +9,7 @@ import functools
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from asgi_gateway.codec import Want
 from asgi_gateway.errors import Malformed, Unsupported
@@ -70,31 +71,35 @@ def build(
         Malformed: a value out of range; the text names field, value and limit.
         Unsupported: a feature that the upstream does not have, by name.
     """
-    _refuse_unsupported(request)
+    if (
+        request.record_stability_info
+        or request.prompt_alt_tokens_k
+        or request.target_prompt_logprobs is not UNSET
+    ):
+        _refuse_unsupported(request)
     prompt, prompt_tokens = prompt_ids(request.prompt.chunks)
     params = request.sampling_params or _NOT_GIVEN
-    stop = params.stop
-    asked = _Asked(
+    stop, seed, max_tokens = params.stop, params.seed, params.max_tokens
+    # A seed is mostly another for every sample: those would only push the others out.
+    shape = (_shape if seed is None else _new_shape)(
         model,
         cache_salt,
         max_context,
         prompt_tokens,
-        _outweighs(len(prompt), params.max_tokens),
+        max_tokens is not None and len(prompt) > NAMED_TOKEN_BYTES * max_tokens,
         request.num_samples,
         request.prompt_logprobs,
         request.topk_prompt_logprobs,
         request.topk_sample_logprobs,
         request.prompt_logprobs_last_n,
-        params.max_tokens,
-        params.seed,
+        max_tokens,
+        seed,
         tuple(stop) if isinstance(stop, list) else stop,
         empty_stop_ends_nothing,
         params.temperature,
         params.top_k,
         params.top_p,
     )
-    # A seed is mostly another for every sample: those would only push the others out.
-    shape = _shape(asked) if params.seed is None else _new_shape(asked)
     if shape.repeats > 1:
         prompt = repeated(prompt, shape.repeats)
     return UpstreamRequest(
@@ -105,7 +110,9 @@ def build(
 class _Asked(msgspec.Struct, frozen=True, gc=False):
     """All of a request but the prompt's tokens and the seq_id: the same for most samples of a run.
 
-    long_prompt: whether the prompt outweighs the longest answer.
+    long_prompt: whether the prompt takes more than the names of the longest answer could.
+        `return_token_ids` sends the prompt back once in every choice. Without it a generated token
+        costs up to NAMED_TOKEN_BYTES more, whatever the tokens are.
     """
 
     model: str
@@ -139,12 +146,13 @@ class _Shape(msgspec.Struct, frozen=True, gc=False):
     repeats: int
 
 
-def _new_shape(asked: _Asked) -> _Shape:
-    """Check the parameters and write them.
+def _new_shape(*request: Any) -> _Shape:
+    """Check the parameters, the fields of `_Asked`, and write them.
 
     Raises:
         Malformed, Unsupported.
     """
+    asked = _Asked(*request)
     want = _want(asked)
     max_tokens = _max_tokens(asked.max_tokens, asked.prompt_tokens, asked.max_context)
     temperature = 1.0 if asked.temperature is None else asked.temperature
@@ -185,15 +193,6 @@ def _new_shape(asked: _Asked) -> _Shape:
 
 _shape: Final = functools.lru_cache(maxsize=4096)(_new_shape)
 _NOT_GIVEN: Final = SamplingParams()
-
-
-def _outweighs(prompt_bytes: int, max_tokens: int | None) -> bool:
-    """Whether the prompt takes more than the names of the longest answer could.
-
-    `return_token_ids` sends the prompt back once in every choice. Without it a generated token
-    costs up to NAMED_TOKEN_BYTES more, whatever the tokens are.
-    """
-    return max_tokens is not None and prompt_bytes > NAMED_TOKEN_BYTES * max_tokens
 
 
 @functools.lru_cache(maxsize=1024)

@@ -17,7 +17,8 @@ def measure(_: Bench, wanted: frozenset[str]) -> Iterator[Row]:
     if importlib.util.find_spec(MODULE) is None:
         yield FIGURES[0].missing(f"there is no {MODULE}")
         return
-    yield from rows(importlib.import_module(MODULE).ratios())
+    found = importlib.import_module(MODULE).ratios()
+    yield from rows({f"{row.form}-{row.tokens}": row.ratio for row in found})
 
 
 def rows(ratios: Mapping[str, float]) -> Iterator[Row]:

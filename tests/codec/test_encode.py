@@ -16,6 +16,7 @@ from tinker.lib.public_interfaces.sampling_client import (
 from tinker.proto.response_conv import deserialize_sample_response
 
 from asgi_gateway.codec import (
+    FEW,
     PAD_LOGPROB,
     PAD_TOKEN,
     Float32s,
@@ -151,6 +152,24 @@ def test_cache_hits(hits: int) -> None:
     arrays = SampleArrays((ramp(1),), prompt_cache_hit_tokens=hits)
     assert encode(arrays) == by_library(arrays)
     assert deserialize_sample_response(encode(arrays)).prompt_cache_hit_tokens == hits
+
+
+@pytest.mark.parametrize("reason", StopReason)
+@pytest.mark.parametrize("length", [*range(FEW + 3), 127, 2000])
+def test_bytes_are_what_arrays_of_them_are(length: int, reason: StopReason) -> None:
+    one = ramp(length)
+    held = Sequence(reason, one.tokens.tobytes(), one.logprobs.tobytes())
+    assert held.tokens.dtype.str == "<i4"
+    assert held.logprobs.dtype.str == "<f4"
+    arrays = SampleArrays((held, Sequence(reason, one.tokens, one.logprobs), held))
+    assert encode(arrays) == by_library(arrays)
+    for odd in (
+        Sequence(reason, held.tokens, held.held_logprobs),
+        Sequence(reason, held.held_tokens, held.logprobs),
+        Sequence(reason, held.held_tokens, held.logprobs[1:].tobytes()),
+        Sequence(reason, held.held_tokens, held.held_logprobs, table(0)),
+    ):
+        assert encode(SampleArrays((odd,))) == by_library(SampleArrays((odd,)))
 
 
 def test_arrays_that_are_views_of_others() -> None:
