@@ -1,28 +1,45 @@
-"""The rows of `codec`, where it is there: decoding against a bare parse of the same body."""
+"""The rows of `codec`: decoding against a bare parse of the same body, and the memory it takes."""
 
-import importlib
-import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from tests.bench import codec
+from tests.bench.codec import Ratio
 from tests.bench.processes import Bench
 from tests.bench.table import Figure, Row
 
-MODULE: Final = "tests.bench.codec"
 BOUND: Final = 0.6
-FIGURES: Final = (Figure("codec", "decoding over a bare full parse of the body", "us", BOUND),)
+MEMORY_BOUND: Final = 1.0
+# Of short bodies the parse is too small a part to be a floor.
+LONG: Final = 8192
+
+
+def _times(form: str, tokens: int) -> Figure:
+    bound = BOUND if tokens >= LONG else None
+    what = f"decode and encode {tokens:,} tokens, {form} body; floor: bare parse"
+    return Figure(f"codec-{form}-{tokens}", what, "us", bound)
+
+
+def _memory(form: str, tokens: int) -> Figure:
+    what = f"peak memory beside the {form} body of {tokens:,} tokens"
+    return Figure(f"codec-memory-{form}-{tokens}", what, "x", MEMORY_BOUND, "value")
+
+
+FIGURES: Final = tuple(
+    figure
+    for tokens in codec.LENGTHS
+    for form in codec.FORMS
+    for figure in (_times(form, tokens), _memory(form, tokens))[: 1 if tokens < LONG else 2]
+)
 
 
 def measure(_: Bench, wanted: frozenset[str]) -> Iterator[Row]:
-    if importlib.util.find_spec(MODULE) is None:
-        yield FIGURES[0].missing(f"there is no {MODULE}")
-        return
-    found = importlib.import_module(MODULE).ratios()
-    yield from rows({f"{row.form}-{row.tokens}": row.ratio for row in found})
+    yield from (row for row in rows(codec.ratios()) if row.name in wanted)
 
 
-def rows(ratios: Mapping[str, float]) -> Iterator[Row]:
-    """ratios: kind of body -> decoding over parsing."""
-    for name, ratio in ratios.items():
-        figure = Figure(f"codec-{name}", f"decoding over a bare parse, {name}", "", BOUND, "value")
-        yield figure.single(ratio)
+def rows(ratios: Sequence[Ratio]) -> Iterator[Row]:
+    for found in ratios:
+        figure = _times(found.form, found.tokens)
+        yield figure.paired([(found.parse_us, found.codec_us)])
+        if found.memory is not None:
+            yield _memory(found.form, found.tokens).single(round(found.memory, 2))

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from tests.bench import __main__ as command
-from tests.bench import codec_rows, flood, groups, memory, per_sample
+from tests.bench import codec, codec_rows, flood, groups, memory, per_sample
+from tests.bench.codec import Ratio
 from tests.bench.driver import Spec
 from tests.bench.groups import GROUPS, Group, UnknownRow, select
 from tests.bench.processes import Bench, BenchError, cpu_s
@@ -136,11 +137,29 @@ def test_flatness_is_of_the_levels_that_were_measured() -> None:
 
 
 def test_codec_rows_are_what_the_codec_says() -> None:
-    rows = list(codec_rows.rows({"full-8192": 0.58, "lean-8192": 0.7}))
-    assert [(row.name, row.ok) for row in rows] == [
-        ("codec-full-8192", True),
-        ("codec-lean-8192", False),
+    found = [
+        Ratio(16, "full", 2_000, 6.5, 2.2, None),
+        Ratio(8192, "full", 690_000, 290.0, 500.0, 0.7),
+        Ratio(8192, "names", 200_000, 350.0, 500.0, 1.2),
     ]
+    rows = list(codec_rows.rows(found))
+    assert [(row.name, row.ratio, row.ok) for row in rows] == [
+        ("codec-full-16", pytest.approx(2.95, abs=0.01), None),
+        ("codec-full-8192", 0.58, True),
+        ("codec-memory-full-8192", None, True),
+        ("codec-names-8192", 0.7, False),
+        ("codec-memory-names-8192", None, False),
+    ]
+
+
+def test_codec_rows_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a run: one that was asked for alone once ended in an error."""
+    monkeypatch.setattr(codec, "LENGTHS", (16,))
+    wanted = frozenset({"codec-full-16"})
+    (row,) = codec_rows.measure(Bench(pinned=False), wanted)
+    assert row.name == "codec-full-16"
+    assert row.value is not None
+    assert row.value > 0
 
 
 # --- on sockets ----------------------------------------------------------------------------------
