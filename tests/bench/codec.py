@@ -5,8 +5,8 @@
 CPU time of one thread, best of several runs. Bodies are the stand-in's, one choice: "full" is what
 vLLM sends with `logprobs: 0` and `return_token_ids`, "names" with `return_tokens_as_token_ids`
 alone, "lean" holds ids and logprobs and next to nothing else. Memory is what the resident set grows
-by at most, in a process of its own, over the body's size; a body that is smaller than an allocator's
-steps says nothing about it. What a decoder makes once and keeps, about 0.7 MB, is not in it.
+by at most, in a process of its own, over the body's size; a body that is smaller than the steps of
+an allocator says nothing about it. What a decoder makes once and keeps, about 0.7 MB, is not in it.
 """
 
 import json
