@@ -69,6 +69,8 @@ def check(plan: Plan) -> None:
     for field, (low, high) in cores.items():
         if not low <= (value := getattr(plan, field)) <= high:
             raise PlanError(f"{field}={value}: must be {low} to {high:,}")
+    if not plan.api_key.isascii() or not plan.api_key.isprintable() or " " in plan.api_key:
+        raise PlanError("api_key: must be printable ASCII without blanks")
     if plan.sessions < plan.processes:
         raise PlanError(f"sessions={plan.sessions}: each of {plan.processes} processes needs one")
     if plan.concurrency and plan.concurrency < plan.processes:
