@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.report.figures import TooFew, figure, histograms, kind_of
-from loadgen.report.text import count, duration, plain, rate, share, size, words
+from loadgen.outcomes import Traffic
+from loadgen.report.figures import TooFew, figure, histograms, kind_of, traffic_of
+from loadgen.report.text import ABSENT, count, duration, plain, rate, share, size, words
 from loadgen.results import Result
 
 
@@ -60,7 +61,7 @@ PUBLIC: Final = (
 def sections(result: Result) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Headings with lines of label and value: what a person wants to know, in that order."""
     plan = result.plan
-    outcomes, doubled, traffic = result.outcomes, result.doubled, result.traffic
+    outcomes, doubled, traffic = result.outcomes, result.doubled, traffic_of(result)
     yield (
         "Run",
         [
@@ -80,10 +81,7 @@ def sections(result: Result) -> Iterator[tuple[str, list[tuple[str, str]]]]:
             ("wrong", with_words(outcomes.wrong)),
             ("lost", count(outcomes.lost)),
             ("doubled", count(doubled.total)),
-            ("polls", f"{count(traffic.polls)}, {count(traffic.polls_overdue)} overdue"),
-            ("abandoned polls", count(traffic.polls_abandoned)),
-            ("retries", with_words(traffic.retries)),
-            ("reconnects", count(traffic.reconnects)),
+            *([("polls and retries", ABSENT)] if traffic is None else _sent(traffic)),
         ],
     )
     server = result.server
@@ -235,12 +233,21 @@ def markdown(results: Iterable[Result]) -> Iterator[str]:
             rate(result.samples_per_s),
             theirs,
             f"{bad:,} / {outcomes.lost:,} / {result.doubled.total:,}",
-            count(result.traffic.polls_abandoned),
+            count(figure(result, "abandoned")),
             size(server.rss_peak if server else None),
             duration(healthz(result)),
             duration(server.cpu_ms_per_sample if server else None),
         )
         yield f"| {' | '.join(escaped(cell) for cell in cells)} |"
+
+
+def _sent(traffic: Traffic) -> list[tuple[str, str]]:
+    return [
+        ("polls", f"{count(traffic.polls)}, {count(traffic.polls_overdue)} overdue"),
+        ("abandoned polls", count(traffic.polls_abandoned)),
+        ("retries", with_words(traffic.retries)),
+        ("reconnects", count(traffic.reconnects)),
+    ]
 
 
 def published(public: Public) -> str:
