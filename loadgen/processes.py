@@ -35,15 +35,19 @@ class Child:
         *,
         environ: Mapping[str, str] | None = None,
         core: int | None = None,
+        inherited: Mapping[str, str] = os.environ,
+        cwd: Path | None = None,
     ) -> None:
         """environ: added to the inherited one. core: the one it is pinned to, None for none."""
         self.command = list(command)
         self.url = ""
+        self._said = ""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop
         try:
             self._process = subprocess.Popen(
                 self.command,
-                env={**os.environ, **(environ or {})},
+                cwd=cwd,
+                env={**inherited, **(environ or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -83,10 +87,13 @@ class Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def stderr(self) -> str:
-        """The end of what it wrote there."""
+    def stderr(self, most: int = STDERR_SHOWN) -> str:
+        """The end of what it wrote there, in bytes at most; STDERR_SHOWN once it is stopped."""
+        if self._stderr.closed:
+            return self._said
+        # By pread: a child's position in the file is its parent's too.
         size = os.fstat(self._stderr.fileno()).st_size
-        data = os.pread(self._stderr.fileno(), STDERR_SHOWN, max(0, size - STDERR_SHOWN))
+        data = os.pread(self._stderr.fileno(), most, max(0, size - most))
         return data.decode("utf-8", "replace")
 
     def stop(self) -> int | None:
@@ -102,6 +109,7 @@ class Child:
         finally:
             if self._process.stdout is not None:
                 self._process.stdout.close()
+            self._said = self.stderr()
             self._stderr.close()
 
 
