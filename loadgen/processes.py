@@ -113,6 +113,47 @@ class Child:
             self._stderr.close()
 
 
+class Recorder:
+    """A process that writes lines to a file of ours until its standard input is closed."""
+
+    def __init__(self, command: Sequence[str], *, cwd: Path | None = None) -> None:
+        self._lines: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=self._lines,
+            start_new_session=True,  # Ctrl-C is for us, who end it in order
+        )
+        self.pid = self._process.pid
+        self._last: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<Recorder {self.pid}>"
+
+    def lines(self) -> list[str]:
+        """The whole lines so far; after `stop`, all."""
+        if self._lines.closed:
+            return self._last
+        size = os.fstat(self._lines.fileno()).st_size
+        text = os.pread(self._lines.fileno(), size, 0).decode("utf-8", "replace")
+        return text.rpartition("\n")[0].splitlines()
+
+    def stop(self) -> None:
+        """Have it end; SIGKILL where it does not."""
+        if self._lines.closed:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._last = self.lines()
+        self._lines.close()
+
+
 def die_with_parent() -> None:
     """In a new child: end when the process that started it ends, however that happens."""
     if sys.platform == "linux":

@@ -2,18 +2,15 @@
 
 import contextlib
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
-from loadgen.processes import Child
+from loadgen.processes import Child, Recorder
 from tests.support.flood.probe import Seen, descriptors_of, parse, rss_bytes_of
 
 ROOT: Final = Path(__file__).parents[3]
-STOP_S: Final = 20.0
 PROBE: Final = "tests.support.flood.probe"
 
 
@@ -53,32 +50,15 @@ def serving(
         server.stop()
 
 
-class Probe:
+class Probe(Recorder):
     """The process of `probe`, and what it has seen."""
 
     def __init__(self, server: Server) -> None:
-        self._lines: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", PROBE, str(server.port), str(server.pid)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=self._lines,
-        )
+        super().__init__([sys.executable, "-m", PROBE, str(server.port), str(server.pid)], cwd=ROOT)
 
     def between(self, begin: float, end: float) -> list[Seen]:
         """The probes that were due between two times of the monotonic clock."""
-        whole = _written(self._lines).rpartition("\n")[0].splitlines()
-        return [seen for seen in map(parse, whole) if begin <= seen.at < end]
-
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._lines.close()
+        return [seen for seen in map(parse, self.lines()) if begin <= seen.at < end]
 
 
 @contextlib.contextmanager
@@ -88,8 +68,3 @@ def probing(server: Server) -> Iterator[Probe]:
         yield probe
     finally:
         probe.stop()
-
-
-def _written(file: IO[bytes]) -> str:
-    """What a child has written so far; its position in the file is the parent's too."""
-    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8", "replace")
