@@ -96,7 +96,7 @@ def sections(result: Result) -> Iterator[tuple[str, list[tuple[str, str]]]]:
                 ("descriptors at most", count(server.descriptors_peak)),
                 ("loop lag p99", duration(server.lag_p99_ms)),
                 ("loop lag max", duration(server.lag_max_ms)),
-                ("healthz p99", duration(healthz(result))),
+                ("healthz p99", healthz(result)),
             ],
         )
     if result.upstream is not None and result.upstream.ceiling_per_s is not None:
@@ -134,12 +134,13 @@ def with_words(parts: dict[str, int]) -> str:
     return f"{total:,} ({words(parts)})" if total else "0"
 
 
-def healthz(result: Result) -> float | None:
-    """Its p99, or None: not measured, or too few probes for one."""
+def healthz(result: Result) -> str:
+    """Its p99; of too few probes for one their maximum, which is no less."""
     try:
-        return figure(result, "healthz.p99")
+        return duration(figure(result, "healthz.p99"))
     except TooFew:
-        return None
+        probes = figure(result, "healthz.count")
+        return f"at most {duration(figure(result, 'healthz.max'))} ({count(probes)} probes)"
 
 
 LATENCY_COLUMNS: Final = ("p50", "p90", "p99", "p99.9", "p99.99")
@@ -235,7 +236,7 @@ def markdown(results: Iterable[Result]) -> Iterator[str]:
             f"{bad:,} / {outcomes.lost:,} / {result.doubled.total:,}",
             count(figure(result, "abandoned")),
             size(server.rss_peak if server else None),
-            duration(healthz(result)),
+            healthz(result),
             duration(server.cpu_ms_per_sample if server else None),
         )
         yield f"| {' | '.join(escaped(cell) for cell in cells)} |"

@@ -13,7 +13,7 @@ from loadgen.report.page import page
 from loadgen.report.table import PUBLIC, lines, markdown, public_of, verdict
 from loadgen.report.text import count, duration, rate, share, size, words
 from loadgen.results import Result
-from tests.loadgen.report.made import result
+from tests.loadgen.report.made import histogram, result
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,17 @@ def test_what_the_tinker_package_sent_is_not_told_as_none() -> None:
     assert [(bar.value, bar.ok) for bar in made.verdict.thresholds] == [(None, False)] * 3
     assert "tinker package&#x27;s own: not measured" in page(made)
     assert "| not measured |" in "\n".join(markdown([made]))
+
+
+def test_too_few_probes_for_a_p99_tell_their_maximum() -> None:
+    made = result(samples=20_000)
+    assert made.server is not None
+    made.server.healthz = histogram([2.0] * 400 + [640.0])
+    label, said = "^  healthz p99 +", "at most 641 ms (401 probes)"
+    assert re.search(label + re.escape(said), "\n".join(lines(made)), re.MULTILINE)
+    assert f"| {said} |" in "\n".join(markdown([made]))
+    made.server.healthz = None
+    assert re.search(label + "not measured$", "\n".join(lines(made)), re.MULTILINE)
 
 
 def test_the_final_table_tells_the_whole_run() -> None:
