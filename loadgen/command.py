@@ -94,6 +94,6 @@ def offered_style(url: str, api_key: str) -> str:
     finally:
         link.close()
     if answer.status != 200:
-        raise ValueError(f"client/config: {answer.status} {body[:200]!r}")
+        raise ValueError(f"client/config: {answer.status} {Secret(api_key).excerpt(body)}")
     flags = msgspec.json.decode(body, type=Flags)
     return "futures" if flags.sample_use_retrieve_futures else "future"

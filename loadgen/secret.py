@@ -21,6 +21,10 @@ DISTINCT: Final = 8
 command lines, notes and messages."""
 
 
+READ: Final = 2_000
+SHOWN: Final = 200
+
+
 class Secret:
     """The key as it may stand in text: plain, or quoted for a shell, JSON, Python or a URL.
 
@@ -36,6 +40,10 @@ class Secret:
 
     def hide(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(HIDDEN, text)
+
+    def excerpt(self, body: bytes) -> str:
+        """The beginning of an answer, for a message; hidden first, so that no part of it stays."""
+        return self.hide(body[:READ].decode("utf-8", "replace"))[:SHOWN]
 
     def command(self, words: Sequence[str]) -> str:
         """A command line without it."""

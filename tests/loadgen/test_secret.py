@@ -164,6 +164,13 @@ def test_a_command_line_within_the_command_line_may_quote_it_in_any_way(start: s
     assert "server" in told
 
 
+@pytest.mark.parametrize("before", range(175, 202))
+def test_no_part_of_it_stays_where_a_long_answer_is_cut(before: int) -> None:
+    told = Secret(KEY).excerpt(b"x" * before + KEY.encode() + b"y" * 5_000)
+    assert len(told) == 200
+    assert set(told) <= {"x", "*", "y"}
+
+
 def test_a_short_key_leaves_words_that_hold_it_alone() -> None:
     result = made.result()
     result.plan = msgspec.structs.replace(result.plan, api_key="e2e")
