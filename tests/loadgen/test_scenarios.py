@@ -75,6 +75,12 @@ def test_the_loads_of_the_public_server_are_among_them() -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
+def test_its_stand_in_remembers_every_sample_with_room_for_those_submitted_anew(name: str) -> None:
+    settings, _ = settings_from(stand_in_flags(arguments(name)))
+    assert settings.ids_kept >= 1.5 * plan(name).samples
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_miniature_of_it_is_clean(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
