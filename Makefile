@@ -74,7 +74,7 @@ instructions-record: $(STAMP) ## store them; a rise of over 5% needs REASON="...
 sdk-matrix: $(STAMP) ## every released SDK that is listed, or SDKS="0.18.2 0.38.0"
 	$(BIN)/python tests/contract/sdks/install.py $(SDKS)
 	SDKS="$(SDKS)" SDK_SUPPORT=docs/sdk-support.json \
-	  $(BIN)/python -m pytest -m matrix tests/contract/sdks $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest -m matrix tests/contract/sdks tests/loadgen $(PYTEST_ARGS)
 	$(BIN)/python docs/sdk_support.py
 
 check: format lint types protos-fresh docs-valid ## format, lint, types, generated code fresh, docs valid

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from loadgen import preflight_command, upstream_command
-from loadgen.arguments import whole
+from loadgen.arguments import seconds, whole
 from loadgen.flags import add_run
 from loadgen.report import commands as report
 
@@ -47,14 +47,21 @@ def _add_cost(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     parser.add_argument("--style", choices=("future", "futures"), default="future")
     parser.add_argument("--samples", type=whole(100), default=2_000, metavar="N")
-    parser.add_argument("--turns", type=whole(1), default=25, metavar="N")
+    parser.add_argument("--turns", type=whole(1), default=25, metavar="N", help="at most")
+    parser.add_argument(
+        "--within-s",
+        type=seconds,
+        default=40.0,
+        metavar="S",
+        help="begin no turn later, five apart (default: %(default)g)",
+    )
     parser.set_defaults(run=_cost)
 
 
 def _cost(arguments: argparse.Namespace) -> int:
     from loadgen.cost import report
 
-    return report(arguments.style, arguments.samples, arguments.turns)
+    return report(arguments.style, arguments.samples, arguments.turns, arguments.within_s)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def seconds(text: str) -> float:
     """Zero or more seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"not a number of seconds: {text!r}") from None
+    value = _number(text, "a number of seconds")
     if not math.isfinite(value) or value < 0:
         raise argparse.ArgumentTypeError(f"must be zero or more seconds, got {text}")
     return value
@@ -44,10 +41,14 @@ def seconds(text: str) -> float:
 
 def share(text: str) -> float:
     """A number from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
+    value = _number(text, "a number")
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {text}")
     return value
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not {what}: {text!r}") from None

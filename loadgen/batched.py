@@ -153,7 +153,7 @@ class Poller:
             wait_s = rules.LONG_PAUSE_S if step is Step.PAUSE else rules.PAUSE_S
             self._loop.call_later(wait_s, self._rest)
         else:
-            self._poisoned_by(f"{status} {body[:200].decode('utf-8', 'replace')}")
+            self._poisoned_by(f"{status} {self._share.api.secret.excerpt(body)}")
 
     def _rest(self) -> None:
         self._busy = False

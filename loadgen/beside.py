@@ -52,6 +52,13 @@ class Beside:
         return injected(self.before, self.after)
 
     @property
+    def forgotten(self) -> int:
+        """Request ids that the stand-in has dropped meanwhile."""
+        if self.before is None or self.after is None:
+            return 0
+        return self.after.forgotten - self.before.forgotten
+
+    @property
     def injected(self) -> int:
         """All faults together: so many repetitions upstream have their reason."""
         return sum(fault.injected for fault in self.faults)
@@ -132,6 +139,11 @@ async def beside(
             watched.profiles = await asyncio.to_thread(profiling.stopped, recordings, watched.notes)
         if stand_in is not None:
             watched.after = await stand_in.counts()
+        if watched.forgotten:
+            watched.notes.append(
+                f"the stand-in has forgotten {watched.forgotten:,} request ids: what is missing or "
+                "doubled among them is not known; give it more --ids-kept"
+            )
     finally:
         await asyncio.to_thread(watched.probe.stop)
     if watched.probe.late_max_s > LATE_NOTED_S:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import shlex
+import os
 import sys
 from typing import Final
 
@@ -19,6 +19,7 @@ from loadgen.address import address
 from loadgen.flags import plan_of
 from loadgen.fleet import FleetError
 from loadgen.limits import NoSuchProcess
+from loadgen.plan import API_KEY
 from loadgen.preflight_command import found_here
 from loadgen.processes import StartError
 from loadgen.profiling import ProfileError
@@ -27,21 +28,25 @@ from loadgen.report.live import watching
 from loadgen.report.thresholds import ThresholdError, bounds
 from loadgen.run import run
 from loadgen.schedule import PlanError
+from loadgen.secret import Secret
 from loadgen.served import add_profile, ceiling_per_s, served_by
 from loadgen.session import Flags
 from loadgen.standin import StandInError
 
 USAGE_ERROR: Final = 2
 CONFIG_WITHIN_S: Final = 10.0
+KEY_VARIABLE: Final = "LOADGEN_API_KEY"
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run it; the exit status."""
-    shown = shlex.join(["loadgen", *sys.argv[1:]])
+    arguments.api_key = arguments.api_key or os.environ.get(KEY_VARIABLE) or API_KEY
+    secret = Secret(arguments.api_key)
+    shown = secret.command(["loadgen", *sys.argv[1:]])
     try:
         check_places(arguments.json, arguments.html)
         with served_by(arguments) as served:
-            style = arguments.style or offered_style(served.url)
+            style = arguments.style or offered_style(served.url, arguments.api_key)
             plan = plan_of(arguments, served.url, style)
             wanted = bounds(arguments.threshold, arguments.thresholds, plan)
             checked = found_here(plan, served.pids.get("server"))
@@ -62,33 +67,33 @@ def command(arguments: argparse.Namespace) -> int:
                 result.upstream.mode = served.mode
         add_profile(result, served)
     except (PlanError, ThresholdError, ValueError) as error:
-        arguments.parser.error(str(error))
+        arguments.parser.error(secret.hide(str(error)))
     except (FleetError, NoSuchProcess, ProfileError, StandInError, StartError, OSError) as error:
-        print(f"loadgen run: {error}", file=sys.stderr)
+        print(f"loadgen run: {secret.hide(str(error))}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         return 130
     try:
+        result = secret.hide_in(result)
         return finish(result, wanted, sys.stdout, arguments.json, arguments.html)
     except OSError as error:
         print(f"loadgen run: {error}", file=sys.stderr)
         return USAGE_ERROR
 
 
-def offered_style(url: str) -> str:
+def offered_style(url: str, api_key: str) -> str:
     """How the SDK would poll this server, by its client/config. Raises OSError, ValueError."""
     where = address(url)
     link = http.client.HTTPConnection(where.host, where.port, timeout=CONFIG_WITHIN_S)
     try:
         path = f"{where.prefix.decode()}/api/v1/client/config"
-        link.request(
-            "POST", path, b'{"sdk_version":"0.38.0"}', {"content-type": "application/json"}
-        )
+        headers = {"content-type": "application/json", "x-api-key": api_key}
+        link.request("POST", path, b'{"sdk_version":"0.38.0"}', headers)
         answer = link.getresponse()
         body = answer.read()
     finally:
         link.close()
     if answer.status != 200:
-        raise ValueError(f"client/config: {answer.status} {body[:200]!r}")
+        raise ValueError(f"client/config: {answer.status} {Secret(api_key).excerpt(body)}")
     flags = msgspec.json.decode(body, type=Flags)
     return "futures" if flags.sample_use_retrieve_futures else "future"

@@ -27,7 +27,7 @@ class Counted(msgspec.Struct, frozen=True):
 
     `held` wait at the barrier, `queued` for a slot; both are part of `running`. `running_max` of
     several processes is the sum of theirs, at most too high. `faults` are by name, `cpu_s` is user
-    and system time.
+    and system time. `forgotten` ids were dropped, the oldest first.
     """
 
     statuses: dict[int, int]
@@ -43,6 +43,7 @@ class Counted(msgspec.Struct, frozen=True):
     connections_total: int
     cpu_s: float
     processes: int = 1
+    forgotten: int = 0
 
 
 class Counts:
@@ -57,15 +58,20 @@ class Counts:
         "connections_total",
         "faulted",
         "faults",
+        "forgotten",
         "generation_tokens",
         "hits",
+        "kept",
         "prompt_tokens",
         "running",
         "running_max",
         "statuses",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = REQUEST_IDS_CAP) -> None:
+        """kept: so many ids at most, with their times and faults."""
+        self.kept = kept
+        self.forgotten = 0
         self.statuses: Counter[int] = Counter()
         self.faults: Counter[Fault] = Counter()
         self.faulted: OrderedDict[str, list[str]] = OrderedDict()
@@ -93,7 +99,8 @@ class Counts:
             hit[0] += 1
             return hit
         self.hits[name] = hit = [1, time.monotonic(), 0.0]
-        if len(self.hits) > REQUEST_IDS_CAP:
+        if len(self.hits) > self.kept:
+            self.forgotten += 1
             self.hits.popitem(last=False)
         return hit
 
@@ -101,7 +108,7 @@ class Counts:
         """Count a fault, and by the id which request met it."""
         self.faults[fault] += 1
         self.faulted.setdefault(request_id, []).append(fault.name)
-        if len(self.faulted) > REQUEST_IDS_CAP:
+        if len(self.faulted) > self.kept:
             self.faulted.popitem(last=False)
 
     def started(self) -> None:
@@ -124,6 +131,7 @@ class Counts:
             connections=self.connections,
             connections_total=self.connections_total,
             cpu_s=time.process_time(),
+            forgotten=self.forgotten,
         )
 
 
@@ -194,6 +202,7 @@ def _lines(counted: Counted, model: str) -> Iterator[str]:
         ("aborted_total", "counter", "Completions whose client left.", counted.aborted),
         ("connections", "gauge", "Connections open.", counted.connections),
         ("connections_total", "counter", "Connections accepted.", counted.connections_total),
+        ("forgotten_total", "counter", "Request ids no longer kept.", counted.forgotten),
         ("processes", "gauge", "Processes that these figures are of.", counted.processes),
         ("cpu_seconds_total", "counter", "CPU time, user and system.", round(counted.cpu_s, 6)),
     ):

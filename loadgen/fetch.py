@@ -205,7 +205,7 @@ class Fetcher:
             self._fail(fetch, "wrong.unreadable", body)
 
     def _fail(self, fetch: _Fetch, name: str, body: bytes = b"", digest: int = 0) -> None:
-        shown = f"{fetch.request_id} {body[:200].decode('utf-8', 'replace')}"
+        shown = f"{fetch.request_id} {self._share.api.secret.excerpt(body)}"
         self._share.ledger.fail(fetch.row, name, now(), shown, digest)
         self._ended(fetch.row, fetch.sampler, fetch.request_id)
 

@@ -66,7 +66,9 @@ def add_run(
     add("--hold-s", type=float, metavar="S", help="how long the barrier holds all of them")
     add("--within-s", type=float, metavar="S", help="what has no outcome by then is lost")
     add("--model", help="base model to sample from")
-    add("--api-key", help="(default: tml-loadgen)")
+    add(
+        "--api-key", help="shown nowhere; LOADGEN_API_KEY keeps it out of ps (default: tml-loadgen)"
+    )
     add(
         "--time",
         type=above_zero,

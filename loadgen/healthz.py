@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from typing import IO, Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from loadgen.histogram import histogram
 from loadgen.probe import ANSWERED, FAILED
+from loadgen.processes import Recorder
 from loadgen.results import Histogram, Series
-
-STOP_S: Final = 10.0
 
 
 class Probed(NamedTuple):
@@ -32,33 +28,17 @@ class Probe:
     """The process of `loadgen.probe`. `stop` before reading."""
 
     def __init__(self, url: str) -> None:
-        self._lines: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadgen.probe", url],
-            stdin=subprocess.PIPE,
-            stdout=self._lines,
-            start_new_session=True,  # Ctrl-C is for us, who end it in order
-        )
+        self.recorder = Recorder([sys.executable, "-m", "loadgen.probe", url])
         self.probed: list[Probed] = []
 
     def __repr__(self) -> str:
-        return f"<Probe {self._process.pid}, {len(self.probed)} probes>"
+        return f"<Probe {self.recorder.pid}, {len(self.probed)} probes>"
 
     def stop(self) -> None:
         """Have it end, and read what it wrote."""
-        if self._lines.closed:
-            return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        size = os.fstat(self._lines.fileno()).st_size
-        text = os.pread(self._lines.fileno(), size, 0).decode()
-        self._lines.close()
-        for line in text.rpartition("\n")[0].splitlines():
+        self.recorder.stop()
+        self.probed = []
+        for line in self.recorder.lines():
             due, latency_s, late_s, word = line.split()
             self.probed.append(Probed(float(due), float(latency_s), float(late_s), word))
 

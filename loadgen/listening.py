@@ -72,14 +72,17 @@ class Listener:
         self._timer = self._loop.call_at(self._shut_until, self._reopen)
 
     def _reopen(self) -> None:
+        self._timer = None
         self._reopening = self._loop.create_task(self._try_to_open())
 
     async def _try_to_open(self) -> None:
         try:
             await self._open()
         except OSError:  # somebody took the port meanwhile
-            self._timer = self._loop.call_later(REOPEN_EVERY_S, self._reopen)
-        if self._loop.time() < self._shut_until:  # put off while it opened
+            if self._timer is None:
+                self._timer = self._loop.call_later(REOPEN_EVERY_S, self._reopen)
+        # Put off while it opened. Not by the clock, which may read less than a timer was set for.
+        if self._timer is not None:
             self._close()
 
     def _close(self) -> list[asyncio.Server]:

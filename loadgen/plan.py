@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+API_KEY: Final = "tml-loadgen"
+"""What is sent where no key is given; servers without keys take any."""
 
 
 class Length(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     hold_s: float = 0.0
     within_s: float = 900.0
     model: str = "stand-in"
-    api_key: str = "tml-loadgen"
+    api_key: str = API_KEY
     oracle: bool = True
     shorter: bool = False
     source_addresses: list[str] = []

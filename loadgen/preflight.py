@@ -14,7 +14,7 @@ import msgspec
 from loadgen.limits import Limits, ServerLimits
 from loadgen.plan import Length, Plan
 from loadgen.results import Check, Preflight
-from loadgen.schedule import connections, source_addresses
+from loadgen.schedule import connections, in_flight, source_addresses
 
 SPARE: Final = 64
 """Descriptors of a process besides its connections: libraries, pipes, files, the listener."""
@@ -119,11 +119,12 @@ def _widen(needed: int) -> str | None:
 def memory(plan: Plan, setting: Setting) -> int:
     """Bytes of client, and of server and stand-in where they run here, at the worst moment.
 
-    That is when all samples are in flight and the last of them are answered before the first one
-    is fetched: the server holds every answer, the client those of its fetches under way.
+    That is when all samples are in flight, of an open loop as many as `in_flight` counts, and the
+    last of them are answered before the first one is fetched: the server holds every answer, the
+    client those of its fetches under way.
     """
     total = connections(plan)
-    at_once = min(plan.samples, plan.concurrency or plan.samples)
+    at_once = in_flight(plan)
     needed = plan.processes * PROCESS_BYTES + total * CONNECTION_BYTES
     needed += plan.samples * SAMPLE_BYTES
     needed += plan.processes * plan.fetchers * _longest(plan.output_tokens) * TOKEN_BYTES

@@ -35,15 +35,19 @@ class Child:
         *,
         environ: Mapping[str, str] | None = None,
         core: int | None = None,
+        inherited: Mapping[str, str] = os.environ,
+        cwd: Path | None = None,
     ) -> None:
         """environ: added to the inherited one. core: the one it is pinned to, None for none."""
         self.command = list(command)
         self.url = ""
+        self._said = ""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop
         try:
             self._process = subprocess.Popen(
                 self.command,
-                env={**os.environ, **(environ or {})},
+                cwd=cwd,
+                env={**inherited, **(environ or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -83,10 +87,13 @@ class Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def stderr(self) -> str:
-        """The end of what it wrote there."""
+    def stderr(self, most: int = STDERR_SHOWN) -> str:
+        """The end of what it wrote there, in bytes at most; STDERR_SHOWN once it is stopped."""
+        if self._stderr.closed:
+            return self._said
+        # By pread: a child's position in the file is its parent's too.
         size = os.fstat(self._stderr.fileno()).st_size
-        data = os.pread(self._stderr.fileno(), STDERR_SHOWN, max(0, size - STDERR_SHOWN))
+        data = os.pread(self._stderr.fileno(), most, max(0, size - most))
         return data.decode("utf-8", "replace")
 
     def stop(self) -> int | None:
@@ -102,7 +109,49 @@ class Child:
         finally:
             if self._process.stdout is not None:
                 self._process.stdout.close()
+            self._said = self.stderr()
             self._stderr.close()
+
+
+class Recorder:
+    """A process that writes lines to a file of ours until its standard input is closed."""
+
+    def __init__(self, command: Sequence[str], *, cwd: Path | None = None) -> None:
+        self._lines: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=self._lines,
+            start_new_session=True,  # Ctrl-C is for us, who end it in order
+        )
+        self.pid = self._process.pid
+        self._last: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<Recorder {self.pid}>"
+
+    def lines(self) -> list[str]:
+        """The whole lines so far; after `stop`, all."""
+        if self._lines.closed:
+            return self._last
+        size = os.fstat(self._lines.fileno()).st_size
+        text = os.pread(self._lines.fileno(), size, 0).decode("utf-8", "replace")
+        return text.rpartition("\n")[0].splitlines()
+
+    def stop(self) -> None:
+        """Have it end; SIGKILL where it does not."""
+        if self._lines.closed:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._last = self.lines()
+        self._lines.close()
 
 
 def die_with_parent() -> None:

@@ -95,7 +95,9 @@ async def run(plan: Plan, parts: Parts) -> Result:
             merged, checks = fleet.merged()
             where.versions.update(fleet.versions)
     hits = None if parts.stand_in is None else await parts.stand_in.hits()
-    upstream = None if hits is None else _upstream(merged, hits, parts.ceiling_per_s)
+    upstream = (
+        None if hits is None else _upstream(merged, hits, parts.ceiling_per_s, watched.forgotten)
+    )
     faults = watched.faults
     if faults and parts.stand_in is not None:
         measure.attribute(faults, merged, await parts.stand_in.faulted())
@@ -210,11 +212,12 @@ def _server(plan: Plan, parts: Parts, phases: Sequence[Phase]) -> Server | None:
     )
 
 
-def _upstream(merged: Merged, hits: Hit, ceiling_per_s: float | None) -> Upstream:
+def _upstream(merged: Merged, hits: Hit, ceiling_per_s: float | None, forgotten: int) -> Upstream:
+    """forgotten: ids that the stand-in no longer knows; they are not missing."""
     ids = [request_id for ids in merged.ids for request_id in ids]
     return Upstream(
         requests=sum(count for count, _, _ in hits.ids.values()),
         samples=len(hits.ids),
-        missing=sum(request_id not in hits.ids for request_id in ids),
+        missing=max(0, sum(request_id not in hits.ids for request_id in ids) - forgotten),
         ceiling_per_s=ceiling_per_s,
     )

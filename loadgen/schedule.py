@@ -7,6 +7,7 @@ are indexed by the number of a sample in the whole run; process p of P drives p,
 from __future__ import annotations
 
 import enum
+import math
 from ipaddress import IPv4Address
 from typing import Final
 
@@ -69,6 +70,8 @@ def check(plan: Plan) -> None:
     for field, (low, high) in cores.items():
         if not low <= (value := getattr(plan, field)) <= high:
             raise PlanError(f"{field}={value}: must be {low} to {high:,}")
+    if not plan.api_key.isascii() or not plan.api_key.isprintable() or " " in plan.api_key:
+        raise PlanError("api_key: must be printable ASCII without blanks")
     if plan.sessions < plan.processes:
         raise PlanError(f"sessions={plan.sessions}: each of {plan.processes} processes needs one")
     if plan.concurrency and plan.concurrency < plan.processes:
@@ -139,8 +142,19 @@ def connections(plan: Plan) -> int:
     if plan.style == "futures":
         own = plan.fetchers * plan.processes + plan.sessions * plan.clones
     else:
-        own = min(plan.samples, plan.concurrency or plan.samples)
+        own = in_flight(plan)
     return per_process * plan.processes + own
+
+
+def in_flight(plan: Plan) -> int:
+    """The most samples that are open at once.
+
+    Nothing bounds an open loop but its length. As many as are due while one poll lasts are counted;
+    a server that stands still for longer runs the client out of connections, as its retries tell.
+    """
+    if plan.arrivals == "closed":
+        return min(plan.samples, plan.concurrency or plan.samples)
+    return min(plan.samples, math.ceil(plan.rate * plan.poll_timeout_s))
 
 
 def source_addresses(plan: Plan) -> list[str]:

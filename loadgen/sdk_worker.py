@@ -114,7 +114,8 @@ class Load:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a release raises is its outcome
-            record[3], record[7] = outcome_of(error), f"{type(error).__name__}: {error}"[:200]
+            said = f"{type(error).__name__}: {error}".replace(self.plan["api_key"], "***")
+            record[3], record[7] = outcome_of(error), said[:200]
             self.failed += 1
         record[2] = time.monotonic()
         self.settled += 1

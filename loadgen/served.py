@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from loadgen import ceiling, profiling
+from loadgen.counts import REQUEST_IDS_CAP
+from loadgen.flags import plan_of
 from loadgen.plan import Plan
 from loadgen.processes import cpu_s_of, serving
 from loadgen.report.live import Watcher
@@ -28,6 +30,7 @@ from loadgen.upstream_command import settings_from
 
 CEILING_S: Final = 0.4
 CEILING_CONNECTIONS: Final = 16
+ANYWHERE: Final = "http://127.0.0.1"
 
 
 class Served(NamedTuple):
@@ -108,7 +111,11 @@ def served_by(arguments: argparse.Namespace) -> Iterator[Served]:
 
 
 def stand_in_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The scenario's or those of --upstream-args, with the plan's barrier and in its time."""
+    """The scenario's or those of --upstream-args, with the plan's barrier and in its time.
+
+    It remembers half as many request ids again as there are samples: some are submitted anew.
+    Raises PlanError.
+    """
     scenario = SCENARIOS[arguments.scenario]
     flags = scenario.stand_in
     if arguments.upstream_args is not None:
@@ -116,6 +123,9 @@ def stand_in_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
     barrier = arguments.barrier
     if scenario.plan.get("barrier", False) if barrier is None else barrier:
         flags += ("--barrier",)
+    plan = plan_of(arguments, ANYWHERE, arguments.style or "futures")
+    if (kept := plan.samples + plan.samples // 2) > REQUEST_IDS_CAP:
+        flags += ("--ids-kept", str(kept))
     return scaled(flags, arguments.time)
 
 

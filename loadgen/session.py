@@ -13,6 +13,7 @@ from loadgen.address import Address, headers
 from loadgen.outcomes import Traffic
 from loadgen.plan import Plan
 from loadgen.schedule import clone_id
+from loadgen.secret import Secret
 from loadgen.wire import JSON, Done, Pool
 
 VERSION: Final = "0.38.0"
@@ -58,6 +59,7 @@ class Api:
     """The server's routes: writes requests, and awaits the answers of the rare ones."""
 
     def __init__(self, where: Address, api_key: str, traffic: Traffic) -> None:
+        self.secret = Secret(api_key)
         self._headers = headers(where, api_key, VERSION)
         self._prefix = where.prefix + b"/api/v1/"
         self.traffic = traffic
@@ -82,7 +84,7 @@ class Api:
         request = self.post(route.encode(), msgspec.json.encode(body))
         pool.ask(request, _teller(answer))
         status, data = await answer
-        shown = data[:200].decode("utf-8", "replace") or "no answer"
+        shown = self.secret.excerpt(data) or "no answer"
         if status != 200:
             raise HandshakeError(f"{route}: {status} {shown}")
         try:

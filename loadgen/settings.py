@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from loadgen.answers import MODEL, VOCAB
+from loadgen.counts import REQUEST_IDS_CAP
 
 Hits = Literal["request-id", "prompt"]
 
@@ -24,6 +25,7 @@ class Settings(NamedTuple):
     faults: whether prompts may ask for faults; script: faults by rate or schedule, see `script`.
     fault_times: how often each distinct prompt gets a fault at most; None for no limit.
     hits: under what arrivals are counted for `GET /requests`.
+    ids_kept: of how many request ids at most that is known, the latest ones.
     seed: of the jitter, the lengths and the faults.
     """
 
@@ -45,4 +47,5 @@ class Settings(NamedTuple):
     fault_times: int | None = None
     barrier: int | None = None
     hits: Hits = "request-id"
+    ids_kept: int = REQUEST_IDS_CAP
     seed: int = 0

@@ -202,7 +202,7 @@ class Submitter:
         return request_id
 
     def _refuse(self, row: int, sampler: Sampler, why: str, body: bytes) -> None:
-        shown = body[:200].decode("utf-8", "replace")
+        shown = self._share.api.secret.excerpt(body)
         self._share.ledger.fail(row, f"refused.{why}", now(), shown)
         self._refused(row, sampler)
 

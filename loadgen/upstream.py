@@ -57,7 +57,7 @@ class Upstream:
     def __init__(self, settings: Settings) -> None:
         """Raises ValueError where a spec among the settings is wrong."""
         self.settings = settings
-        self.counts = Counts()
+        self.counts = Counts(settings.ids_kept)
         self._tape = tape(settings.vocab)
         self._limits = Limits(
             (*settings.models, *settings.loras),

@@ -154,6 +154,12 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
         default="request-id",
         help="under what GET /requests counts arrivals (default: %(default)s)",
     )
+    add(
+        "--ids-kept",
+        type=whole(1),
+        metavar="N",
+        help="arrivals are known of so many request ids, the latest ones (default: 200000)",
+    )
     add("--seed", type=whole(0), default=0, metavar="N", help="of jitter, counts and faults")
 
 
@@ -178,6 +184,7 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """Exits with a message where the flags contradict each other or a spec is wrong."""
     from loadgen import lengths, script
+    from loadgen.counts import REQUEST_IDS_CAP
     from loadgen.settings import Settings
 
     fail = arguments.parser.error
@@ -218,6 +225,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         fault_times=arguments.fault_times,
         barrier=arguments.barrier,
         hits=arguments.hits,
+        ids_kept=arguments.ids_kept or REQUEST_IDS_CAP,
         seed=arguments.seed,
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from loadgen.report.figures import histograms
 from loadgen.report.spectrum import spectrum
-from loadgen.results import Result
+from loadgen.results import Result, Series
 
 Numbers = Sequence[float | None] | Sequence[int]
 
@@ -19,76 +19,63 @@ def charts(result: Result) -> list[dict[str, Any]]:
 
     x: seconds, or for the spectrum 1 / (1 - percentile), which its axis shows as a percentile.
     """
-    made = [chart for chart in _courses(result) if chart["lines"]]
+    courses = (_course(course, result.series) for course in COURSES)
+    made = [chart for chart in courses if chart["lines"]]
     points = _spectra(result)
     return [*made, points] if points["lines"] else made
 
 
-def _courses(result: Result) -> Iterator[dict[str, Any]]:
-    course = result.series
-    yield _chart(
+class Course(NamedTuple):
+    """A chart over time. lines: their names, and the columns of results.Series that they show."""
+
+    key: str
+    title: str
+    unit: str
+    lines: dict[str, str]
+
+
+COURSES: Final = (
+    Course(
         "throughput",
         "Throughput",
         "per_s",
-        course.t,
-        ("samples planned", course.planned),
-        ("samples accepted", course.accepted),
-        ("samples completed", course.completed),
-        ("polls", course.polls),
-    )
-    yield _chart("in-flight", "In flight", "count", course.t, ("samples", course.in_flight))
-    yield _chart(
+        {
+            "samples planned": "planned",
+            "samples accepted": "accepted",
+            "samples completed": "completed",
+            "polls": "polls",
+        },
+    ),
+    Course("in-flight", "In flight", "count", {"samples": "in_flight"}),
+    Course(
         "latency",
         "Latency over time, end to end from the plan",
         "ms",
-        course.t,
-        ("p50", course.p50_ms),
-        ("p99", course.p99_ms),
-    )
-    yield _chart(
-        "healthz",
-        "Health probe",
-        "ms",
-        course.t,
-        ("p50", course.healthz_p50_ms),
-        ("max", course.healthz_max_ms),
-    )
-    yield _chart("rss", "Server memory (RSS)", "bytes", course.t, ("server", course.server_rss))
-    yield _chart(
-        "cpu",
-        "CPU",
-        "cores",
-        course.t,
-        ("server", course.server_cpu),
-        ("client", course.client_cpu),
-    )
-    yield _chart(
-        "lag",
-        "Event loop lag",
-        "ms",
-        course.t,
-        ("server", course.server_lag_ms),
-        ("client", course.client_lag_ms),
-    )
-    yield _chart(
-        "descriptors",
-        "Server descriptors",
-        "count",
-        course.t,
-        ("server", course.server_descriptors),
-    )
+        {"p50": "p50_ms", "p99": "p99_ms"},
+    ),
+    Course("healthz", "Health probe", "ms", {"p50": "healthz_p50_ms", "max": "healthz_max_ms"}),
+    Course("rss", "Server memory (RSS)", "bytes", {"server": "server_rss"}),
+    Course("cpu", "CPU", "cores", {"server": "server_cpu", "client": "client_cpu"}),
+    Course("lag", "Event loop lag", "ms", {"server": "server_lag_ms", "client": "client_lag_ms"}),
+    Course("descriptors", "Server descriptors", "count", {"server": "server_descriptors"}),
+)
 
 
-def _chart(
-    key: str, title: str, unit: str, t: Sequence[float], *lines: tuple[str, Numbers]
-) -> dict[str, Any]:
+def _course(course: Course, series: Series) -> dict[str, Any]:
     """Lines without a single value are left out: they were not measured."""
-    shown = [
-        {"label": label, "y": [_rounded(value) for value in values]}
-        for label, values in lines
-        if len(values) == len(t) and any(value is not None for value in values)
-    ]
-    return {"key": key, "title": title, "unit": unit, "x": list(t), "xLabel": TIME, "lines": shown}
+    shown = []
+    for label, column in course.lines.items():
+        values: Numbers = getattr(series, column)
+        if len(values) == len(series.t) and any(value is not None for value in values):
+            shown.append({"label": label, "y": [_rounded(value) for value in values]})
+    return {
+        "key": course.key,
+        "title": course.title,
+        "unit": course.unit,
+        "x": list(series.t),
+        "xLabel": TIME,
+        "lines": shown,
+    }
 
 
 def _rounded(value: float | None) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.outcomes import RETRIES
+from loadgen.outcomes import RETRIES, Traffic
 from loadgen.report.spectrum import buckets, least_count, percentile
 from loadgen.results import STAGES, Histogram, Result
 
@@ -173,10 +173,17 @@ def _histogram(result: Result, stage: str, uncorrected: bool) -> Histogram | Non
     return found.corrected
 
 
+def traffic_of(result: Result) -> Traffic | None:
+    """What the client sent; None where the tinker package sent it, which does not say."""
+    return None if result.plan.style == "sdk" else result.traffic
+
+
 def _plain(result: Result, name: str) -> float | None:
-    outcomes, traffic = result.outcomes, result.traffic
+    outcomes, traffic = result.outcomes, traffic_of(result)
     if name.startswith("retries"):
         _, _, which = name.partition(".")
+        if traffic is None:
+            return None
         return traffic.retries.get(which, 0) if which else sum(traffic.retries.values())
     if name in ("failed", "refused", "wrong"):
         parts: dict[str, int] = getattr(outcomes, name)
@@ -190,8 +197,8 @@ def _plain(result: Result, name: str) -> float | None:
         "output_tokens_per_s": result.output_tokens_per_s,
         "duration": result.seconds * 1e3,
         "doubled": result.doubled.total,
-        "overdue": traffic.polls_overdue,
-        "abandoned": traffic.polls_abandoned,
+        "overdue": None if traffic is None else traffic.polls_overdue,
+        "abandoned": None if traffic is None else traffic.polls_abandoned,
         "late": result.client.late,
         "client_cpu": max(result.client.cpu, default=None),
         "client_lag_p99_ms": max(result.client.lag_p99_ms, default=None),
@@ -204,7 +211,7 @@ def _plain(result: Result, name: str) -> float | None:
     owner, _, field = name.partition("_")
     owners = {"server": result.server, "upstream": result.upstream}
     if owner not in owners:
-        return float(getattr(traffic, name))
+        return None if traffic is None else float(getattr(traffic, name))
     value: float | None = None if owners[owner] is None else getattr(owners[owner], field)
     return value
 

@@ -94,3 +94,7 @@ def data(value: object, name: str) -> Markup:
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return Markup(f'<script type="application/json" id="{html.escape(name)}">{text}</script>')
+
+
+def mark(ok: bool, good: str, bad: str) -> Markup:
+    return tag("span", good if ok else bad, class_="good" if ok else "bad")

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Final
 
+from loadgen.report import circumstances
 from loadgen.report import table as final
 from loadgen.report.charts import charts
-from loadgen.report.figures import kind_of
-from loadgen.report.markup import Child, Markup, data, joined, pairs, table, tag
-from loadgen.report.text import count, duration, plain, share, size
+from loadgen.report.figures import kind_of, traffic_of
+from loadgen.report.markup import Child, Markup, data, joined, mark, pairs, table, tag
+from loadgen.report.text import count, plain, share, size
 from loadgen.results import Result
 
 UPLOT: Final = "1.6.32"
@@ -105,9 +106,9 @@ def _named(result: Result, drawn: bool) -> Iterator[tuple[str, Markup]]:
     yield "Latency", _latency(result)
     yield "Outcomes", _outcomes(result)
     yield "Faults", _faults(result)
-    yield "Preflight", _preflight(result)
-    yield "Profiles", _profiles(result)
-    yield "Environment", _environment(result)
+    yield "Preflight", circumstances.preflight(result)
+    yield "Profiles", circumstances.profiles(result)
+    yield "Environment", circumstances.environment(result)
 
 
 def _summary(result: Result) -> Markup:
@@ -127,12 +128,8 @@ def _thresholds(result: Result) -> Markup:
     for threshold in found:
         name = final.name_in(threshold.expression)
         value = plain(name, kind_of(name).unit, threshold.value)
-        rows.append((threshold.expression, value, _mark(threshold.ok, "met", "missed")))
+        rows.append((threshold.expression, value, mark(threshold.ok, "met", "missed")))
     return table("Thresholds", ("expression", "value", "state"), rows)
-
-
-def _mark(ok: bool, good: str, bad: str) -> Markup:
-    return tag("span", good if ok else bad, class_="good" if ok else "bad")
 
 
 def _charts(drawn: bool) -> Markup:
@@ -165,7 +162,7 @@ def _latency(result: Result) -> Markup:
 
 
 def _outcomes(result: Result) -> Markup:
-    outcomes, doubled, traffic = result.outcomes, result.doubled, result.traffic
+    outcomes, doubled = result.outcomes, result.doubled
     total = max(1, outcomes.total)
     rows = [("succeeded", outcomes.succeeded), ("lost", outcomes.lost)]
     for name in ("failed", "refused", "wrong"):
@@ -179,6 +176,19 @@ def _outcomes(result: Result) -> Markup:
         ("results of two samples alike", count(doubled.results)),
         ("asked twice upstream", count(doubled.upstream)),
     ]
+    return joined(
+        (
+            table("How each sample ended", ("outcome", "samples", "share"), ended),
+            table("What happened twice", ("what", "times"), twice),
+            _traffic(result),
+        )
+    )
+
+
+def _traffic(result: Result) -> Markup:
+    traffic = traffic_of(result)
+    if traffic is None:
+        return tag("p", "Polls and retries were the tinker package's own: not measured.")
     sent = [
         (field.replace("_", " "), count(getattr(traffic, field)))
         for field in traffic.__struct_fields__
@@ -188,8 +198,6 @@ def _outcomes(result: Result) -> Markup:
     retries = [(name, count(number)) for name, number in sorted(traffic.retries.items())]
     return joined(
         (
-            table("How each sample ended", ("outcome", "samples", "share"), ended),
-            table("What happened twice", ("what", "times"), twice),
             table("Traffic", ("what", "times"), sent),
             table("Retries by class", ("class", "times"), retries) if retries else None,
         )
@@ -208,98 +216,6 @@ def _faults(result: Result) -> Markup:
         for fault in result.faults
     ]
     return table("Injected faults", ("kind", "injected", "seen by the client"), rows)
-
-
-def _preflight(result: Result) -> Markup:
-    found = result.preflight
-    if found is None:
-        return tag("p", "No preflight was made.")
-    rows = [
-        (
-            f"{check.who}: {check.name}",
-            f"{check.needed:,.6g}",
-            f"{check.available:,.6g}",
-            _mark(check.ok, "enough", "missing"),
-            tag("code", check.remedy) if check.remedy else "-",
-        )
-        for check in found.checks
-    ]
-    header = ("what", "needed", "available", "state", "remedy")
-    return joined(
-        (
-            tag("p", "The plan fits." if found.ok else "The plan does not fit."),
-            table("Preflight", header, rows),
-            tag("p", "A plan that fits: ", tag("code", found.proposal)) if found.proposal else None,
-        )
-    )
-
-
-def _profiles(result: Result) -> Markup:
-    if not result.profiles:
-        return tag("p", "Not profiled; see --profile.")
-    return joined(
-        table(
-            f"Top of the {profile.who}, {profile.tool}, {duration(profile.seconds * 1e3)}",
-            ("function", "self", "total", "where"),
-            [
-                (row.function, share(row.self_share), share(row.total_share), row.where)
-                for row in profile.rows
-            ],
-        )
-        for profile in result.profiles
-    )
-
-
-def _environment(result: Result) -> Markup:
-    stamp, plan = result.environment, result.plan
-    where = [
-        ("started", stamp.started_at),
-        ("command", stamp.command),
-        ("loadgen", stamp.loadgen),
-        ("git", stamp.git or "-"),
-        ("python", stamp.python),
-        ("kernel", stamp.kernel),
-        ("machine", stamp.machine),
-        ("CPU", f"{stamp.cpu}, {stamp.cores} cores"),
-        ("memory", size(stamp.memory)),
-        ("load before", f"{stamp.load_before:.2f}"),
-        *sorted(stamp.limits.items()),
-        *sorted(stamp.versions.items()),
-    ]
-    hidden = ("api_key", "prompt_tokens", "output_tokens")
-    work = [
-        (field.replace("_", " "), str(getattr(plan, field)))
-        for field in plan.__struct_fields__
-        if field not in hidden
-    ]
-    work.append(("output tokens", final.tokens(result)))
-    phases = [
-        (
-            phase.name,
-            f"{phase.began_s:.1f} s",
-            f"{phase.seconds:.1f} s",
-            ", ".join(f"{name} {seconds:.1f} s" for name, seconds in sorted(phase.cpu_s.items())),
-        )
-        for phase in result.phases
-    ]
-    moved = sorted(result.server.moved.items()) if result.server else []
-    counters = [(name, f"{value:,.6g}") for name, value in moved]
-    return joined(
-        (
-            tag("h3", "Machine"),
-            pairs(where),
-            tag("h3", "Plan"),
-            pairs(work),
-            table("Phases", ("phase", "began", "took", "CPU"), phases),
-            tag(
-                "details",
-                tag("summary", "The server's own counters during the run"),
-                table("Server counters", ("counter", "rose by"), counters),
-            )
-            if counters
-            else None,
-        )
-    )
 
 
 def _footer(result: Result) -> Iterator[Markup]:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.report.figures import TooFew, figure, histograms, kind_of
-from loadgen.report.text import count, duration, plain, rate, share, size, words
+from loadgen.outcomes import Traffic
+from loadgen.report.figures import TooFew, figure, histograms, kind_of, traffic_of
+from loadgen.report.text import ABSENT, count, duration, plain, rate, share, size, words
 from loadgen.results import Result
 
 
@@ -60,7 +61,7 @@ PUBLIC: Final = (
 def sections(result: Result) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Headings with lines of label and value: what a person wants to know, in that order."""
     plan = result.plan
-    outcomes, doubled, traffic = result.outcomes, result.doubled, result.traffic
+    outcomes, doubled, traffic = result.outcomes, result.doubled, traffic_of(result)
     yield (
         "Run",
         [
@@ -80,10 +81,7 @@ def sections(result: Result) -> Iterator[tuple[str, list[tuple[str, str]]]]:
             ("wrong", with_words(outcomes.wrong)),
             ("lost", count(outcomes.lost)),
             ("doubled", count(doubled.total)),
-            ("polls", f"{count(traffic.polls)}, {count(traffic.polls_overdue)} overdue"),
-            ("abandoned polls", count(traffic.polls_abandoned)),
-            ("retries", with_words(traffic.retries)),
-            ("reconnects", count(traffic.reconnects)),
+            *([("polls and retries", ABSENT)] if traffic is None else _sent(traffic)),
         ],
     )
     server = result.server
@@ -98,7 +96,7 @@ def sections(result: Result) -> Iterator[tuple[str, list[tuple[str, str]]]]:
                 ("descriptors at most", count(server.descriptors_peak)),
                 ("loop lag p99", duration(server.lag_p99_ms)),
                 ("loop lag max", duration(server.lag_max_ms)),
-                ("healthz p99", duration(healthz(result))),
+                ("healthz p99", healthz(result)),
             ],
         )
     if result.upstream is not None and result.upstream.ceiling_per_s is not None:
@@ -136,12 +134,13 @@ def with_words(parts: dict[str, int]) -> str:
     return f"{total:,} ({words(parts)})" if total else "0"
 
 
-def healthz(result: Result) -> float | None:
-    """Its p99, or None: not measured, or too few probes for one."""
+def healthz(result: Result) -> str:
+    """Its p99; of too few probes for one their maximum, which is no less."""
     try:
-        return figure(result, "healthz.p99")
+        return duration(figure(result, "healthz.p99"))
     except TooFew:
-        return None
+        probes = figure(result, "healthz.count")
+        return f"at most {duration(figure(result, 'healthz.max'))} ({count(probes)} probes)"
 
 
 LATENCY_COLUMNS: Final = ("p50", "p90", "p99", "p99.9", "p99.99")
@@ -235,12 +234,21 @@ def markdown(results: Iterable[Result]) -> Iterator[str]:
             rate(result.samples_per_s),
             theirs,
             f"{bad:,} / {outcomes.lost:,} / {result.doubled.total:,}",
-            count(result.traffic.polls_abandoned),
+            count(figure(result, "abandoned")),
             size(server.rss_peak if server else None),
-            duration(healthz(result)),
+            healthz(result),
             duration(server.cpu_ms_per_sample if server else None),
         )
         yield f"| {' | '.join(escaped(cell) for cell in cells)} |"
+
+
+def _sent(traffic: Traffic) -> list[tuple[str, str]]:
+    return [
+        ("polls", f"{count(traffic.polls)}, {count(traffic.polls_overdue)} overdue"),
+        ("abandoned polls", count(traffic.polls_abandoned)),
+        ("retries", with_words(traffic.retries)),
+        ("reconnects", count(traffic.reconnects)),
+    ]
 
 
 def published(public: Public) -> str:

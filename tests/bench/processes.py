@@ -181,7 +181,7 @@ class Bench:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server.pid, signal.SIGKILL)
-            server.close()
+            server.stop()
 
 
 def url(server: Server) -> str:

@@ -11,6 +11,7 @@ from loadgen.beside import Beside, beside
 from loadgen.environment import environment
 from loadgen.outcomes import Doubled, Outcomes, Traffic
 from loadgen.plan import Plan
+from loadgen.processes import cpu_s_of
 from loadgen.results import ClientCheck, Result, Series, Server, Upstream, Verdict, decode, encode
 from loadgen.settings import Settings
 from loadgen.standin import StandIn, StandInError
@@ -85,7 +86,8 @@ async def test_the_probe_ends_where_the_run_fails() -> None:
     async with metered() as (server, url):
         with pytest.raises(ZeroDivisionError):
             await fail(url)
-    assert watching[0].probe._process.poll() is not None
+    with pytest.raises(OSError, match="No such file"):
+        cpu_s_of(watching[0].probe.recorder.pid)
 
 
 async def test_a_stand_in_that_is_gone_is_said_before_anything_starts() -> None:

@@ -75,7 +75,7 @@ async def test_wrong_answers_and_refused_connections_are_failures() -> None:
     async with metered() as (_, nobody):
         pass
     with probing(nobody) as probe:
-        await until(lambda: os.fstat(probe._lines.fileno()).st_size > 0)
+        await until(lambda: len(probe.recorder.lines()) > 0)
     assert probe.failed >= 1
 
 
@@ -112,11 +112,11 @@ def test_columns_are_seconds_from_the_start() -> None:
 
 def test_it_ends_when_told_and_a_killed_one_is_no_trouble() -> None:
     probe = Probe("http://127.0.0.1:9")
-    pid = probe._process.pid
+    pid = probe.recorder.pid
     probe.stop()
     assert not os.path.exists(f"/proc/{pid}")
     probe.stop()
     killed = Probe("http://127.0.0.1:9")
-    os.kill(killed._process.pid, signal.SIGKILL)
+    os.kill(killed.recorder.pid, signal.SIGKILL)
     killed.stop()
     assert killed.probed == []

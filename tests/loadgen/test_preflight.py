@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadgen.limits import UNLIMITED, Limits, NoSuchProcess, ServerLimits, read_limits
 from loadgen.plan import Length, Plan
 from loadgen.preflight import Setting, lines, memory, preflight
 from loadgen.results import Check, Preflight
-from loadgen.schedule import connections, source_addresses
+from loadgen.schedule import connections, in_flight, source_addresses
 
 GIB = 1 << 30
 FULL = 131_072
@@ -134,6 +135,24 @@ def test_memory_grows_with_what_is_held_and_fewer_samples_are_proposed() -> None
     )
     assert preflight(fewer, limits(memory=4 * GIB)).ok
     assert 10_000 < fewer.samples < FULL
+
+
+def test_an_open_loop_holds_what_arrives_while_a_poll_lasts() -> None:
+    """Not all of an hour: a soak of 360,000 samples at 100 a second needs 4,500 connections."""
+    soak = Plan(
+        scenario="soak",
+        url="http://127.0.0.1:1",
+        samples=360_000,
+        style="future",
+        arrivals="poisson",
+        rate=100.0,
+        output_tokens=Length(low=16, high=2_048),
+    )
+    assert in_flight(soak) == 4_500
+    found = preflight(soak, limits(memory=4 * GIB))
+    assert found.ok, found
+    assert find(found, "client", "descriptors").needed == 4_500 + soak.submitters + 4 + 64
+    assert in_flight(msgspec.structs.replace(soak, samples=99)) == 99
 
 
 def test_nothing_is_proposed_where_nothing_fits() -> None:

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadgen.processes import Child, serving
 from loadgen.procfs import tree
 from loadgen.request import prompt_digest
 from tests.loadgen.test_main import COMMAND, failure
@@ -181,3 +183,35 @@ def test_the_ceiling_is_a_table_and_ends() -> None:
     words = line.split()
     assert words[:2] == ["32", "1"]
     assert float(words[2].removesuffix("/s").replace(",", "")) > 1
+
+
+# --- servers that a run starts ------------------------------------------------------------------
+
+SPEAKING = (
+    "import sys, time; print('at http://127.0.0.1:9', flush=True); print('a\\n' * 9, end='', "
+)
+SPEAKING += "file=sys.stderr, flush=True); time.sleep(60)"
+
+
+def test_what_a_server_wrote_can_be_read_while_it_runs_and_afterwards() -> None:
+    with serving([sys.executable, "-c", SPEAKING]) as child:
+        until = time.monotonic() + 20
+        while child.stderr() != "a\n" * 9:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert child.stderr(4) == "a\na\n"
+    assert child.stderr() == "a\n" * 9
+    assert not child.alive()
+
+
+def test_a_server_can_be_given_another_environment_and_folder(tmp_path: Path) -> None:
+    said = (
+        'import os; print(f\'http://h:1/{os.environ.get("HOME")}{os.environ["B"]}{os.getcwd()}\')'
+    )
+    inherited = {"PATH": os.environ["PATH"]}
+    child = Child(
+        [sys.executable, "-c", said], environ={"B": "1"}, inherited=inherited, cwd=tmp_path
+    )
+    child.ready()
+    assert child.url == f"http://h:1/None1{tmp_path}"
+    child.stop()

@@ -83,6 +83,19 @@ def test_one_poll_a_sample_with_drawn_lengths_and_abandoned_polls(tmp_path: Path
     assert max(result.series.in_flight) <= 100
 
 
+def test_what_the_stand_in_has_forgotten_is_said_and_is_not_missing(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    told = run(
+        *("-n", "60", "--style", "future", "--start", GATEWAY, "--json", str(file)),
+        *("--upstream-args", "--ids-kept 50"),
+    )
+    assert told.returncode in (0, 3), told.stderr
+    result = decode(file.read_bytes())
+    assert result.upstream is not None
+    assert (result.upstream.samples, result.upstream.missing) == (50, 0)
+    assert "note: the stand-in has forgotten 10 request ids" in told.stdout
+
+
 def test_exit_status_1_where_samples_are_lost() -> None:
     with leaky({"lose": 10}) as url:
         told = run("-n", "20", "--url", url, "--within-s", "1.5")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from loadgen.results import decode
 from tests.loadgen.test_ledger_against_a_leaky_server import leaky
 from tests.loadgen.test_run_command import GATEWAY, run
@@ -63,6 +65,31 @@ def test_each_injected_kind_is_in_the_report_with_its_count_and_what_came_of_it(
     assert result.server.in_flight_peak is not None
     assert result.server.healthz is not None
     assert len(result.series.server_rss) == len(result.series.t)
+
+
+def test_a_hang_is_in_the_report_with_its_count_and_ends_at_the_read_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASGI_GATEWAY_UPSTREAM__READ_TIMEOUT_S", "2")
+    file, page = tmp_path / "result.json", tmp_path / "page.html"
+    told = run(
+        *("-n", "60", "--style", "future", "--start", GATEWAY, "--json", str(file)),
+        *("--upstream-args", "--faults hang:#11,hang:#31-#33", "--html", str(page)),
+    )
+    assert told.returncode in (0, 3), told.stderr  # 3 on a busy machine
+    result = decode(file.read_bytes())
+    (hang,) = result.faults
+    assert (hang.kind, hang.injected) == ("hang", 4)
+    # The read timeout and the work clock are as long; by the first the SDK submits it anew.
+    assert set(hang.seen) <= {"succeeded", "failed.server"}
+    assert sum(hang.seen.values()) == 4
+    overdue = hang.seen.get("failed.server", 0)
+    assert sum(result.outcomes.failed.values()) == overdue
+    assert (result.outcomes.succeeded, result.outcomes.lost) == (60 - overdue, 0)
+    assert result.doubled.upstream == 0
+    assert re.search("^  hang +4 injected: ", told.stdout, re.MULTILINE), told.stdout
+    assert '<tr><th scope="row">hang</th><td class="number">4</td>' in page.read_text()
+    assert result.seconds >= 1.5, "the others do not wait, these do"
 
 
 def test_a_result_whose_command_line_is_no_utf_8_is_kept(tmp_path: Path) -> None:

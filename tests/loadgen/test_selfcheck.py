@@ -36,7 +36,7 @@ async def test_an_idle_loop_takes_little_and_is_not_late() -> None:
 async def test_a_busy_loop_is_late_and_took_the_cpu_for_it() -> None:
     found = await checked(0.2, hold_up=0.4)
     assert found.lag_max_ms > 300
-    assert found.cpu > 0.4
+    assert found.cpu > 0.4 * (1 - found.starved)  # others may have the core for a while
     assert found.cpu_s > 0.4
 
 

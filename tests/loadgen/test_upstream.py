@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from loadgen import answers
+from loadgen.counts import Counts
 from loadgen.faults import Fault, fault_of, fault_prompt_id
 from loadgen.settings import Settings
 from loadgen.upstream import Upstream, running
@@ -234,14 +235,12 @@ async def test_counters_and_request_ids() -> None:
             assert expected in lines
 
 
-def test_request_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadgen import counts
-
-    monkeypatch.setattr(counts, "REQUEST_IDS_CAP", 2)
-    kept = counts.Counts()
+def test_request_ids_are_bounded() -> None:
+    kept = Counts(2)
     for request_id in ("a", "b", "c", "b"):
         kept.saw(request_id)
     assert kept.request_ids == {"b": 2, "c": 1}
+    assert kept.counted(held=0, queued=0).forgotten == 1
 
 
 async def test_small_routes() -> None:

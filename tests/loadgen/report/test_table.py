@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
+import msgspec
 import pytest
 
 from loadgen.plan import Length, Plan
 from loadgen.report import thresholds
+from loadgen.report.page import page
 from loadgen.report.table import PUBLIC, lines, markdown, public_of, verdict
 from loadgen.report.text import count, duration, rate, share, size, words
 from loadgen.results import Result
-from tests.loadgen.report.made import result
+from tests.loadgen.report.made import histogram, result
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,29 @@ def test_other_figures() -> None:
     assert [share(x) for x in (None, 0.125)] == ["not measured", "12.5%"]
     assert count(131_072) == "131,072"
     assert words({"user": 3, "server": 12, "none": 0}) == "12 server, 3 user"
+
+
+def test_what_the_tinker_package_sent_is_not_told_as_none() -> None:
+    made = result(samples=20_000)
+    made.plan = msgspec.structs.replace(made.plan, style="sdk")
+    text = "\n".join(lines(made))
+    assert re.search("^  polls and retries +not measured$", text, re.MULTILINE)
+    assert "reconnects" not in text
+    thresholds.apply(made, thresholds.bounds(["retries == 0", "retries.5xx == 0", "polls < 9"]))
+    assert [(bar.value, bar.ok) for bar in made.verdict.thresholds] == [(None, False)] * 3
+    assert "tinker package&#x27;s own: not measured" in page(made)
+    assert "| not measured |" in "\n".join(markdown([made]))
+
+
+def test_too_few_probes_for_a_p99_tell_their_maximum() -> None:
+    made = result(samples=20_000)
+    assert made.server is not None
+    made.server.healthz = histogram([2.0] * 400 + [640.0])
+    label, said = "^  healthz p99 +", "at most 641 ms (401 probes)"
+    assert re.search(label + re.escape(said), "\n".join(lines(made)), re.MULTILINE)
+    assert f"| {said} |" in "\n".join(markdown([made]))
+    made.server.healthz = None
+    assert re.search(label + "not measured$", "\n".join(lines(made)), re.MULTILINE)
 
 
 def test_the_final_table_tells_the_whole_run() -> None:

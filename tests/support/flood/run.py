@@ -22,6 +22,7 @@ from tests.support.flood.wire import Link
 WATCH_EVERY_S: Final = 0.25
 # The last probes are answered, /proc has settled, and freed memory was given back.
 SETTLE_S: Final = 2.5
+STDERR_READ: Final = 1 << 20
 METRIC: Final = "asgi_gateway_"
 
 
@@ -90,7 +91,7 @@ class Flood:
             sessions=plan.sessions,
             descriptors=self._descriptors,
             gateway=figures,
-            gateway_stderr_lines=len(self._gateway.stderr().splitlines()),
+            gateway_stderr_lines=len(self._gateway.stderr(STDERR_READ).splitlines()),
             cycles=cycles,
             faults=faults(cycles, figures, self._descriptors, all_at_once=plan.barrier),
         )
