@@ -40,6 +40,7 @@ class Delivery:
         self._short_holds: list[tuple[float, Waker]] = []
         self._wakes: deque[Waker] = deque()
         self._not_looked_at: list[Waker] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._gathering: dict[Waker, None] = {}
         self.stopping = False
 
@@ -110,7 +111,9 @@ class Delivery:
 
     def _held(self, hold_s: float) -> Waker:
         """A new waker that the end of the hold wakes."""
-        waker = Waker()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        waker = Waker(self._loop)
         now = self._clock.now()
         if hold_s < self._hold_s:
             self._short_holds.append((now + hold_s, waker))

@@ -26,8 +26,9 @@ class Waker:
 
     __slots__ = ("future", "telling")
 
-    def __init__(self) -> None:
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """loop: the running one, where the caller has it; asking for it is a system call in 3.11."""
+        self.future: asyncio.Future[None] = (loop or asyncio.get_running_loop()).create_future()
         self.telling: Telling | None = None
 
     @property
