@@ -178,7 +178,7 @@ class Delivery:
     def _wake_soon(self, waker: Waker) -> None:
         self._wakes.append(waker)
         if len(self._wakes) == 1:
-            asyncio.get_running_loop().call_soon(self._wake_some)
+            (self._loop or asyncio.get_running_loop()).call_soon(self._wake_some)
 
     def _wake_some(self) -> None:
         for _ in range(min(len(self._wakes), self._wakes_per_turn)):

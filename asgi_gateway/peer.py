@@ -27,7 +27,7 @@ class Waker:
     __slots__ = ("future", "telling")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """loop: the running one, where the caller has it; asking for it is a system call in 3.11."""
+        """loop: the running one, if it is at hand; asking for it is a system call in 3.11."""
         self.future: asyncio.Future[None] = (loop or asyncio.get_running_loop()).create_future()
         self.telling: Telling | None = None
 
