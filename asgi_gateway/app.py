@@ -52,6 +52,9 @@ from asgi_gateway.upstream.pool import Pool
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
+# An upstream that falls silent is told by the transport's read timeout, which hands the sample back
+# to its client. The work clock ends it for good, so of the two it comes second.
+SILENCE_FIRST_S: Final = 1.0
 _INTERNAL_ERROR: Final = Reply(500, b'{"detail":"an internal error of the gateway"}')
 
 
@@ -80,7 +83,7 @@ class Gateway:
         ids = Ids(settings.id_key or (self._keeper.key if self._keeper else None))
         ledger: Ledger = self._keeper or NOBODY
         self._store = MemoryStore(
-            work_s=settings.upstream.read_timeout_s,
+            work_s=settings.upstream.read_timeout_s + SILENCE_FIRST_S,
             undelivered_s=settings.store.completed_ttl_s,
             delivered_s=settings.store.retrieved_ttl_s,
             max_in_flight=settings.store.max_in_flight,

@@ -80,12 +80,8 @@ def test_a_hang_is_in_the_report_with_its_count_and_ends_at_the_read_timeout(
     result = decode(file.read_bytes())
     (hang,) = result.faults
     assert (hang.kind, hang.injected) == ("hang", 4)
-    # The read timeout and the work clock are as long; by the first the SDK submits it anew.
-    assert set(hang.seen) <= {"succeeded", "failed.server"}
-    assert sum(hang.seen.values()) == 4
-    overdue = hang.seen.get("failed.server", 0)
-    assert sum(result.outcomes.failed.values()) == overdue
-    assert (result.outcomes.succeeded, result.outcomes.lost) == (60 - overdue, 0)
+    assert hang.seen == {"succeeded": 4}, "by the read timeout the client submits them anew"
+    assert (result.outcomes.succeeded, result.outcomes.lost) == (60, 0)
     assert result.doubled.upstream == 0
     assert re.search("^  hang +4 injected: ", told.stdout, re.MULTILINE), told.stdout
     assert '<tr><th scope="row">hang</th><td class="number">4</td>' in page.read_text()

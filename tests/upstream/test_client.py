@@ -253,7 +253,7 @@ async def test_the_work_clock_ends_the_upstream_request(upstream: FakeUpstream) 
         await gateway.advance(2047)
         assert not upstream.requests[0].hung_up.is_set()
         poll = await parked(gateway, request_id)
-        await gateway.advance(1.1)
+        await gateway.advance(2.1)
         failure = (await outcome(poll)).json()
         assert failure["category"] == "server"
         assert "2048 s" in failure["error"]
