@@ -64,7 +64,7 @@ class Runs:
         self._turn = PerTurn(ANSWERS_PER_TURN, self._read_on)
         # With what reading each costs of a turn.
         self._unread: deque[tuple[Run, Answer, int]] = deque()
-        self._large: deque[tuple[Run, bytes]] = deque()
+        self._large: deque[tuple[Run, Answer]] = deque()
         self._reader: asyncio.Task[None] | None = None
         self.dispatch = Dispatch(
             store, clock, transport, settings.upstream.max_connections, self._begin
@@ -98,7 +98,7 @@ class Runs:
 
     def answered(self, run: "Run", answer: Answer) -> None:
         """The upstream's whole answer has come; it is read now or in a later turn of the loop."""
-        cost = 1 + len(answer.body) // BYTES_PER_ANSWER
+        cost = 1 + answer.nbytes // BYTES_PER_ANSWER
         if not self._unread and self._turn.take(cost):
             self._read(run, answer)
         else:
@@ -112,18 +112,14 @@ class Runs:
 
     def _read(self, run: "Run", answer: Answer) -> None:
         """A result, or what the upstream says went wrong."""
-        record, body = run.record, answer.body
+        if answer.nbytes >= STEPS_FROM_BYTES:
+            self._large.append((run, answer))
+            if len(self._large) == 1:
+                self._reader = asyncio.get_running_loop().create_task(self._read_large())
+            return
+        record = run.record
         try:
-            failure = judge(answer.status, body, answer.retry_after)
-            if failure is not None:
-                raise failure
-            if names_other_request(body, record.request_id):
-                raise Interrupted("the upstream answered another request on this connection")
-            if len(body) >= STEPS_FROM_BYTES:
-                self._large.append((run, body))
-                if len(self._large) == 1:
-                    self._reader = asyncio.get_running_loop().create_task(self._read_large())
-                return
+            body = _completion(record, answer)
             arrays = self._decoder.decode(body, record.want, record.prompt_tokens)
             self._succeeded(run, encode(arrays))
         except Exception as error:  # noqa: BLE001 - told apart there
@@ -132,10 +128,11 @@ class Runs:
     async def _read_large(self) -> None:
         """Read large answers one after the other, with a turn of the loop between two steps."""
         while self._large:
-            run, body = self._large[0]
+            run, answer = self._large[0]
             record = run.record
-            steps = self._decoder.steps(body, record.want, record.prompt_tokens)
             try:
+                body = _completion(record, answer)
+                steps = self._decoder.steps(body, record.want, record.prompt_tokens)
                 while self.dispatch.runs(record, run):
                     next(steps)
                     await asyncio.sleep(0)
@@ -219,6 +216,21 @@ class Runs:
     def settled(self, record: Record) -> None:
         self._outcomes.settled(record, self._clock.now())
         self._delivery.settled(record)
+
+
+def _completion(record: Record, answer: Answer) -> bytes:
+    """The body of a completion of this record.
+
+    Raises:
+        UpstreamError: it is none, or another's.
+    """
+    body = answer.body()
+    failure = judge(answer.status, body, answer.retry_after)
+    if failure is not None:
+        raise failure
+    if names_other_request(body, record.request_id):
+        raise Interrupted("the upstream answered another request on this connection")
+    return body
 
 
 class Run(Exchange):

@@ -85,14 +85,14 @@ class SocketlessClient:
             exchange.failed(Interrupted("cut"))
         elif kind == 2:
             exchange.answering()
-            exchange.answered(Answer(200, b"no JSON", None))
+            exchange.answered(Answer(200, [b"no JSON"], None))
         elif kind is not None and request_id not in self._tried:
             self._tried.add(request_id)
             exchange.failed(AT_FIRST[kind]("at first"))
         else:
             self._tried.discard(request_id)
             exchange.answering()
-            exchange.answered(Answer(200, ANSWER, None))
+            exchange.answered(Answer(200, [ANSWER], None))
 
 
 def books(gateway: Driven) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class Client:
                 if response.status < 300 and not post.aborted:
                     exchange.answering()
                 answer = await response.read()
-                return Answer(response.status, answer, response.headers.get("Retry-After"))
+                return Answer(response.status, (answer,), response.headers.get("Retry-After"))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _translated(error, post) from error
 

@@ -13,6 +13,7 @@ import httptools
 
 from asgi_gateway.errors import Interrupted, StaleConnection, UpstreamError
 from asgi_gateway.upstream.exchange import Answer, Exchange
+from asgi_gateway.upstream.large import LARGE_BYTES, LargeBodies, Permit
 from asgi_gateway.upstream.origin import Origin
 
 # A reused connection that dies this soon after our write was closed by the upstream while idle.
@@ -26,6 +27,7 @@ class Owner(Protocol):
     """What a connection needs of its pool."""
 
     loop: asyncio.AbstractEventLoop
+    large: LargeBodies
     sweeps: int
     """Counts up about twice a second while a request is under way, less often in a late loop."""
 
@@ -47,6 +49,7 @@ class Connection(asyncio.Protocol):
         "_head",
         "_owner",
         "_parser",
+        "_permit",
         "_started_sweep",
         "_status",
         "_transport",
@@ -66,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._used = False
         self._again = False
+        self._permit: Permit | None = None
         # Of a whole answer, else 0.
         self._status = 0
         self._started_sweep = 0
@@ -91,7 +95,7 @@ class Connection(asyncio.Protocol):
 
     def drop(self) -> None:
         """Close at once; whoever waits for an answer is not told."""
-        self._exchange = None
+        self._exchange = self._permit = None
         self._transport.abort()
 
     def fail(self, error: UpstreamError) -> None:
@@ -124,8 +128,24 @@ class Connection(asyncio.Protocol):
             self._again = True  # what follows a whole answer
         if self._status:
             self._answered(exchange, data)
-        elif not self._head or not self._body:
+            return
+        if not self._head or not self._body:
             self._begun(exchange, data)
+        if self._permit is None and self._exchange is not None:
+            self._grown()
+
+    def _grown(self) -> None:
+        """Wait with the rest of a large answer while enough others come in."""
+        if sum(map(len, self._body)) >= LARGE_BYTES:
+            self._permit = self._owner.large.permit(self)
+            if self._permit is None:
+                self._transport.pause_reading()
+
+    def go_on(self, permit: Permit) -> None:
+        """Read the rest."""
+        self._permit = permit
+        self.heard_at = self._owner.loop.time()
+        self._transport.resume_reading()
 
     def eof_received(self) -> None:
         """Close; connection_lost follows."""
@@ -161,17 +181,17 @@ class Connection(asyncio.Protocol):
             self.fail(Interrupted(f"the upstream's headers have over {HEAD_CAP_BYTES} bytes"))
 
     def _answered(self, exchange: Exchange, data: bytes) -> None:
-        status, pieces = self._status, self._body
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        status, pieces = self._status, self._body or [b""]
         retry_after = _retry_after(self._head + data) if status >= 300 else None
         reusable = not self._again
         self._exchange, exchange.work = None, None
         self._used, self._status, self._again = True, 0, False
         self._body, self._head = [], b""
+        permit, self._permit = self._permit, None
         if not reusable:
             self._transport.abort()
         self._owner.released(self, reusable=reusable)
-        exchange.answered(Answer(status, body, retry_after))
+        exchange.answered(Answer(status, pieces, retry_after, permit))
 
     # --- from the parser --------------------------------------------------------------------------
 

@@ -1,16 +1,34 @@
 """One POST to an upstream, as both transports and those who wait for its outcome see it."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from asgi_gateway.upstream.large import Permit
+
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A whole HTTP answer, whatever its status; `retry_after` is the header of that name."""
+    """A whole HTTP answer, whatever its status; `retry_after` is the header of that name.
+
+    The body is in the pieces in which it came, at least one: who reads it joins them, in a turn of
+    the loop that has room for it. Hundreds of large answers end in one turn.
+    """
 
     status: int
-    body: bytes
+    pieces: Sequence[bytes]
     retry_after: str | None
+    permit: Permit | None = None
+    """Of a large one: the next comes in when this is let go of."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the body."""
+        return sum(map(len, self.pieces)) if len(self.pieces) > 1 else len(self.pieces[0])
+
+    def body(self) -> bytes:
+        """The pieces in one."""
+        return b"".join(self.pieces) if len(self.pieces) > 1 else self.pieces[0]
 
 
 class Exchange:

@@ -13,6 +13,7 @@ from asgi_gateway.errors import Interrupted, Unavailable
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.connection import Connection
 from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.large import LargeBodies
 from asgi_gateway.upstream.origin import Origin
 
 # How often what is idle or silent is looked for.
@@ -39,6 +40,7 @@ class Pool:
         self._connects: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = True
+        self.large = LargeBodies()
         self.sweeps = 0
 
     def __repr__(self) -> str:
@@ -182,6 +184,7 @@ class Pool:
                     break
                 del idle[connection]
                 connection.drop()
+        self.large.sweep(now)
         self._end_silent(now - self._read_timeout_s)
         if self._busy or any(self._idle.values()):
             self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)

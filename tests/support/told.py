@@ -2,8 +2,6 @@
 
 import asyncio
 
-import msgspec
-
 from asgi_gateway.upstream.exchange import Answer, Exchange
 
 
@@ -19,7 +17,7 @@ class Told(Exchange):
         self.story.append("answering")
 
     def answered(self, answer: Answer) -> None:
-        self.story.append(msgspec.structs.astuple(answer))
+        self.story.append((answer.status, answer.body(), answer.retry_after))
         self._over.set()
 
     def failed(self, error: Exception) -> None:

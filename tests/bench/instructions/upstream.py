@@ -96,7 +96,7 @@ def settle() -> Run:
         record.prompt_tokens = ANSWER_PROMPT_TOKENS
         store.accept(record)
         body = ANSWER.replace(ANSWER_ID, b"cmpl-" + record.request_id.encode(), 1)
-        accepted.append((record, Answer(200, body, None)))
+        accepted.append((record, Answer(200, [body], None)))
     queued = iter(accepted)
 
     def run() -> None:
