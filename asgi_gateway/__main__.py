@@ -13,7 +13,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from asgi_gateway.kernel import accept_queue_limit
-from asgi_gateway.onewrite import OneWriteProtocol
 from asgi_gateway.settings import (
     SECRETS,
     Loaded,
@@ -74,15 +73,16 @@ def serve(settings: Settings) -> int:
     import uvicorn
 
     from asgi_gateway.app import Gateway
+    from asgi_gateway.onewrite import OneWriteProtocol
 
     class Server(uvicorn.Server):
         """Says on stdout when it accepts, and lets go of parked polls when told to stop."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             self.loop = asyncio.get_running_loop()
+            gc.collect()  # before the gateway opens: its pauses are those of serving
             await super().startup(sockets)
             if self.started:
-                gc.collect()
                 gc.freeze()  # what is imported and built by now stays
                 port = listeners[0].getsockname()[1]
                 sys.stdout.write(f"asgi-gateway listening on http://{shown_host}:{port}\n")

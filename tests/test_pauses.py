@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.asgi_client import AsgiClient
 from tests.support.clock import ManualClock
 from tests.support.gateway import settings
 from tests.support.held import metric
+from tests.support.processes import serve
 from tests.support.waiting import until
 
 NOWHERE = "http://127.0.0.1:9"
@@ -137,3 +139,13 @@ async def test_what_was_never_opened_leaves_nothing() -> None:
     assert len(gc.callbacks) == len(before) + 1
     await gateway.close()
     assert gc.callbacks == before
+
+
+def test_what_serve_collects_before_it_serves_is_no_pause() -> None:
+    with (
+        serve("http://127.0.0.1:9") as gateway,
+        urllib.request.urlopen(f"{gateway.url}/metrics", timeout=5) as answer,
+    ):
+        text = answer.read()
+    assert metric(text, "gc_pause_seconds_count", generation="2") == 0
+    assert metric(text, "gc_pause_seconds_max") == 0

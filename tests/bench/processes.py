@@ -31,6 +31,9 @@ COMMAND_WITHIN_S: Final = 180.0
 ASK_EVERY_S: Final = 0.5
 
 
+KEEPALIVE_S: Final = "600"
+
+
 class BenchError(RuntimeError):
     """A figure that cannot be had, and why."""
 
@@ -155,8 +158,9 @@ class Bench:
 
     @contextlib.contextmanager
     def stand_in(self, *arguments: str) -> Iterator[Server]:
-        """`loadgen upstream`."""
-        command = ["loadgen", "upstream", "--port", "0", *arguments]
+        """`loadgen upstream`. The floor's client is idle for some seconds between its runs, and a
+        connection must not be closed just as the next begins."""
+        command = ["loadgen", "upstream", "--port", "0", "--keepalive-s", KEEPALIVE_S, *arguments]
         with self._serving(command, self.client_core, {}) as server:
             yield server
 
