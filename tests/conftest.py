@@ -1,9 +1,15 @@
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.support import gateway
 from tests.support.upstream import FakeUpstream
+
+# A shell starts what it runs in the background with SIGINT ignored, and what is ignored stays so in
+# all children: those that the tests interrupt would go on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ async def test_interrupted_samples_are_submitted_again_and_a_full_gateway_is_wai
         sessions=2,
         cycles=1,
         barrier=False,
-        delay_s=0.05,
+        delay_s=1.0,  # longer than 300 submits take
         fault_every=10,
         settings={"store.max_in_flight": "300"},
         within_s=30.0,
