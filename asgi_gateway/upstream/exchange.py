@@ -1,5 +1,6 @@
 """One POST to an upstream, as both transports and those who wait for its outcome see it."""
 
+import abc
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -31,7 +32,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
         return b"".join(self.pieces) if len(self.pieces) > 1 else self.pieces[0]
 
 
-class Exchange:
+class Exchange(abc.ABC):
     """One POST under way. The transport tells it what happens: at most one `answering`, then one of
     `answered` and `failed`; never from within `send`, and nothing once it was aborted.
 
@@ -43,16 +44,17 @@ class Exchange:
     def __init__(self) -> None:
         self.work: Any = None
 
+    @abc.abstractmethod
     def answering(self) -> None:
         """A 2xx answer has begun: the request will not be sent again."""
 
+    @abc.abstractmethod
     def answered(self, answer: Answer) -> None:
         """The whole answer has come."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def failed(self, error: Exception) -> None:
         """No whole answer: Unavailable, StaleConnection or Interrupted; anything else is a bug."""
-        raise NotImplementedError
 
 
 class Transport(Protocol):

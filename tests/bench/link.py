@@ -1,5 +1,6 @@
 """One keep-alive connection without futures or tasks, and a closed loop over many of them."""
 
+import abc
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
@@ -68,7 +69,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
 
-class Loop:
+class Loop(abc.ABC):
     """Keeps its connections busy until so many units are done. One run at a time."""
 
     def __init__(self, port: int, links: int) -> None:
@@ -109,9 +110,9 @@ class Loop:
         self._undone -= self._unstarted
         self._unstarted = 0
 
+    @abc.abstractmethod
     def _begin(self) -> None:
         """Start the first ones; each that is done starts the next."""
-        raise NotImplementedError
 
     async def _connect(self) -> Link:
         _, link = await asyncio.get_running_loop().create_connection(

@@ -12,6 +12,7 @@ from asgi_gateway.upstream import dispatch
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.exchange import Exchange
 from tests.support.clock import ManualClock
+from tests.support.told import Told
 
 
 def queued(store: MemoryStore, number: int, reserve_bytes: int = 8) -> Record:
@@ -51,7 +52,7 @@ class Runs:
 
     def _begin(self, record: Record) -> Exchange:
         self.started.append(record.request_id)
-        exchange = Exchange()
+        exchange = Told()
         if self._at_once:
             asyncio.get_running_loop().call_soon(self._end, record, exchange)
         return exchange

@@ -128,8 +128,14 @@ class Told(Exchange):
 
     __slots__ = ("answer",)
 
+    def answering(self) -> None:
+        """In one piece, so before the answer."""
+
     def answered(self, answer: Answer) -> None:
         self.answer = answer
+
+    def failed(self, error: Exception) -> None:
+        raise error
 
 
 def pool_exchange() -> Run:
