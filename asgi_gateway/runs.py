@@ -126,21 +126,31 @@ class Runs:
             self.failed(run, error)
 
     async def _read_large(self) -> None:
-        """Read large answers one after the other, with a turn of the loop between two steps."""
+        """Read large answers one after the other; those aborted meanwhile are passed over."""
         while self._large:
             run, answer = self._large[0]
-            record = run.record
             try:
-                body = _completion(record, answer)
-                steps = self._decoder.steps(body, record.want, record.prompt_tokens)
-                while self.dispatch.runs(record, run):
-                    next(steps)
-                    await asyncio.sleep(0)
-            except StopIteration as done:
-                self._succeeded(run, encode(done.value))
+                result = await self._read_in_steps(run, answer)
+                if result is not None:
+                    self._succeeded(run, result)
             except Exception as error:  # noqa: BLE001 - told apart there
                 self.failed(run, error)
             self._large.popleft()
+
+    async def _read_in_steps(self, run: "Run", answer: Answer) -> bytes | None:
+        """A result, with a turn of the loop between two steps; None once it is aborted."""
+        record = run.record
+        if not self.dispatch.runs(record, run):
+            return None
+        body = _completion(record, answer)
+        steps = self._decoder.steps(body, record.want, record.prompt_tokens)
+        while self.dispatch.runs(record, run):
+            try:
+                next(steps)
+            except StopIteration as done:
+                return encode(done.value)
+            await asyncio.sleep(0)
+        return None
 
     def _succeeded(self, run: "Run", result: bytes) -> None:
         record, now = run.record, self._clock.now()

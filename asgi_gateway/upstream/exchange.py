@@ -9,7 +9,7 @@ import msgspec
 from asgi_gateway.upstream.large import Permit
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class Answer(msgspec.Struct, frozen=True):
     """A whole HTTP answer, whatever its status; `retry_after` is the header of that name.
 
     The body is in the pieces in which it came, at least one: who reads it joins them, in a turn of
