@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from asgi_gateway import gauges
+from asgi_gateway.admission import Admission
 from asgi_gateway.allocator import Allocator, malloc_trim
 from asgi_gateway.asgi import (
     App,
@@ -99,6 +100,7 @@ class Gateway:
         )
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
         self._metrics = Metrics()
+        self._admission = Admission()
         self._lag, self._pauses = LoopLag(TICK_S), GcPauses(self._clock)
         self._sampling = Sampling(
             settings=settings,
@@ -107,6 +109,7 @@ class Gateway:
             transport=self._transport,
             ids=ids,
             metrics=self._metrics,
+            admission=self._admission,
             samplelog=self._samplelog,
         )
         self._sessions = Sessions(
@@ -123,7 +126,12 @@ class Gateway:
             "catalog": self._catalog,
             "metrics": self._metrics,
         }
-        shared = {**parts, "client": settings.client, "journaled": self._keeper is not None}
+        shared = {
+            **parts,
+            "admission": self._admission,
+            "client": settings.client,
+            "journaled": self._keeper is not None,
+        }
         adopted = TrainerHandshake(trainer, **shared) if trainer is not None else None
         self._table = Table(
             SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),

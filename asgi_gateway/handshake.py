@@ -3,6 +3,7 @@
 from typing import Final
 
 from asgi_gateway import protocol, replies
+from asgi_gateway.admission import Admission
 from asgi_gateway.asgi import EMPTY, TEXT, Call, Reply, json_reply
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Gone, Unready
@@ -26,6 +27,7 @@ class HandshakeHandlers:
         sessions: Sessions,
         catalog: Catalog,
         metrics: Metrics,
+        admission: Admission,
         client: ClientSettings,
         journaled: bool,
     ) -> None:
@@ -35,6 +37,7 @@ class HandshakeHandlers:
         self._sessions = sessions
         self._catalog = catalog
         self._metrics = metrics
+        self._admission = admission
         self._config = json_reply(_config(client, journaled))
         self._dynamic_config = json_reply(
             replies.DynamicFlags(client.refresh_interval_sec, client.sample_cancel_enabled)
@@ -121,7 +124,7 @@ class HandshakeHandlers:
 
     async def readyz(self, _: Call) -> Reply:
         """Whether new samples should come here, from what is known already: answered at once."""
-        reasons = []
+        reasons = self._admission.reasons
         if not self._catalog.known:
             self._catalog.refresh_soon()
             reasons.append("no upstream has said which models it serves yet")

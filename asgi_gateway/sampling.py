@@ -6,6 +6,7 @@ A sample belongs to its promise, not to a connection: a dropped poll cancels not
 import hashlib
 from typing import Final
 
+from asgi_gateway.admission import Admission
 from asgi_gateway.bulk import Bulk
 from asgi_gateway.clock import Clock
 from asgi_gateway.codec.as_json import as_json
@@ -39,6 +40,7 @@ class Sampling:
         transport: Transport,
         ids: Ids,
         metrics: Metrics,
+        admission: Admission,
         samplelog: SampleLog | None = None,
     ) -> None:
         self._read_timeout_s = settings.upstream.read_timeout_s
@@ -46,6 +48,7 @@ class Sampling:
         self._store = store
         self._ids = ids
         self._metrics = metrics
+        self._admission = admission
         self.delivery = Delivery(store, clock, settings.poll)
         self._runs = Runs(
             settings=settings,
@@ -68,7 +71,7 @@ class Sampling:
 
         Raises:
             Unsupported: the seq_id was used for another body.
-            Overloaded: full by count or by bytes.
+            Refusal: not now; Overloaded where it is full by count or by bytes.
         """
         hashed = hashlib.blake2b(request.body, digest_size=16)
         if request.want.prompt_last:
@@ -78,6 +81,7 @@ class Sampling:
         earlier = self._store.submitted(sampling_session_id, seq_id, digest)
         if isinstance(earlier, Record):
             return earlier
+        self._admission.check()
         self._store.admit(len(request.body))
         record = Record(
             request_id=self._ids.issue(caller) if earlier is None else earlier.request_id,
