@@ -312,7 +312,7 @@ class Gateway:
         self._pauses.add_to(self._metrics)
         if self._samplelog is not None:
             self._samplelog.add_to(self._metrics)
-        gauges.of_store(self._metrics, self._store)
+        gauges.add(self._metrics, self._store)
         if (keeper := self._keeper) is not None:
             gauge = self._metrics.gauge
             gauge("journal_healthy", "1 while it is written.", lambda: int(keeper.healthy))

@@ -1,11 +1,13 @@
-"""What the store holds, as gauges."""
+"""What the store holds and the process takes, as gauges."""
 
+from asgi_gateway import procfs
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.states import State
 
 
-def of_store(metrics: Metrics, store: MemoryStore) -> None:
+def add(metrics: Metrics, store: MemoryStore) -> None:
+    procfs.add_to(metrics)
     counts = store.counts
     for name, text, read in (
         ("samples_inflight", "Samples accepted and not settled.", lambda: store.in_flight),

@@ -1,5 +1,6 @@
-"""Counters and gauges as plain integers, and their Prometheus text."""
+"""Counters, gauges and histograms as plain numbers, and their Prometheus text."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -9,19 +10,31 @@ PREFIX: Final = "asgi_gateway_"
 # In line, at the upstream, settled and not yet delivered.
 STAGES: Final = ("queued", "upstream", "deliver")
 
+# Upper bounds in seconds, from a short answer's time to more than an hour: RL samples run for many
+# minutes and wait in line for as long.
+BUCKETS_S: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0),
+    *(60.0, 120.0, 300.0, 600.0, 1200.0, 2400.0, 4800.0),
+)
+
 Samples = Iterable[tuple[Mapping[str, str], float]]
 # Value of the label, sum, count.
 Sums = Iterable[tuple[str, float, int]]
 
 
-class Stage:
-    """Seconds spent in one stage, and how many samples spent them."""
+class Histogram:
+    """Durations by BUCKETS_S, their sum in seconds and their count."""
 
-    __slots__ = ("samples", "seconds")
+    __slots__ = ("buckets", "seconds")
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.samples = 0
+        # Of each bucket alone, the one beyond the last bound included; summed up when rendered.
+        self.buckets = [0] * (len(BUCKETS_S) + 1)
+
+    def observe(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
 
 class Metrics:
@@ -30,38 +43,40 @@ class Metrics:
     def __init__(self) -> None:
         # Keys are label values; each set is small and fixed by the code that counts. Adding to a
         # collections.Counter costs twice as much.
-        self.samples: dict[str, int] = defaultdict(int)
-        self.polls: dict[str, int] = defaultdict(int)
-        self.refusals: dict[str, int] = defaultdict(int)
-        self.upstream: dict[str, int] = defaultdict(int)
-        self.retries: dict[str, int] = defaultdict(int)
-        self._by_stage = {name: Stage() for name in STAGES}
+        self.samples = _counts("succeeded", "failed", "cancelled", "gone")
+        self.polls = _counts("ready", "pending", "gone", "completions", "none", "abandoned")
+        self.refusals = _counts("429", "503")
+        self.upstream = _counts(
+            *("ok", "aborted", "bug", "unavailable", "interrupted", "enginefault", "rejected"),
+            *("unreadable", "missinglogprobs"),
+        )
+        self.retries = _counts("unavailable", "engine_fault", "interrupted", "stale_connection")
+        self._by_stage = {name: Histogram() for name in STAGES}
+        self.sample_duration = Histogram()
         self.bugs = 0
         self.evicted_for_room = 0
         self._read: list[tuple[str, str, str, Callable[[], float]]] = []
         self._summaries: list[tuple[str, str, str, Callable[[], Sums]]] = []
-        self.summary("stage_seconds", "Time of samples in each stage.", "stage", self._stages)
 
     def stage(self, name: str, seconds: float) -> None:
         """One sample has left a stage after so long."""
-        stage = self._by_stage[name]
-        stage.seconds += seconds
-        stage.samples += 1
+        self._by_stage[name].observe(seconds)
 
-    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+    def gauge(
+        self, name: str, text: str, read: Callable[[], float], *, prefix: str = PREFIX
+    ) -> None:
         """A number that its owner has, read when scraped."""
-        self._read.append((name, "gauge", text, read))
+        self._read.append((prefix + name, "gauge", text, read))
 
-    def counter(self, name: str, text: str, read: Callable[[], float]) -> None:
+    def counter(
+        self, name: str, text: str, read: Callable[[], float], *, prefix: str = PREFIX
+    ) -> None:
         """The same, of what only grows."""
-        self._read.append((name, "counter", text, read))
+        self._read.append((prefix + name, "counter", text, read))
 
     def summary(self, name: str, text: str, label: str, read: Callable[[], Sums]) -> None:
         """Sums and counts by one label, read when scraped."""
         self._summaries.append((name, text, label, read))
-
-    def _stages(self) -> Sums:
-        return ((name, stage.seconds, stage.samples) for name, stage in self._by_stage.items())
 
     def render(self) -> bytes:
         """The text exposition, format 0.0.4."""
@@ -77,22 +92,48 @@ class Metrics:
         )
         for name, text, label, counter in counters:
             values = [({label: key}, n) for key, n in sorted(counter.items())]
-            _family(lines, name, "counter", text, values)
+            _family(lines, PREFIX + name, "counter", text, values)
+        for name, text, number in (
+            ("evicted_for_room_total", "Results dropped early.", self.evicted_for_room),
+            ("bugs_total", "Faults inside the gateway.", self.bugs),
+        ):
+            _family(lines, PREFIX + name, "counter", text, [({}, number)])
+        name = f"{PREFIX}stage_seconds"
+        _family(lines, name, "histogram", "Time of samples in each stage.", ())
+        for stage, histogram in self._by_stage.items():
+            _histogram(lines, name, f'stage="{stage}",', histogram)
+        name = f"{PREFIX}sample_duration_seconds"
+        _family(lines, name, "histogram", "From accept to settlement.", ())
+        _histogram(lines, name, "", self.sample_duration)
         for name, text, label, sums in self._summaries:
+            name = PREFIX + name
             _family(lines, name, "summary", text, ())
             for value, total, count in sums():
-                lines.append(f'{PREFIX}{name}_sum{{{label}="{value}"}} {total}')
-                lines.append(f'{PREFIX}{name}_count{{{label}="{value}"}} {count}')
-        dropped: list[tuple[dict[str, str], float]] = [({}, self.evicted_for_room)]
-        _family(lines, "evicted_for_room_total", "counter", "Results dropped early.", dropped)
-        _family(lines, "bugs_total", "counter", "Faults inside the gateway.", [({}, self.bugs)])
+                lines.append(f'{name}_sum{{{label}="{value}"}} {total}')
+                lines.append(f'{name}_count{{{label}="{value}"}} {count}')
         return ("\n".join(lines) + "\n").encode()
 
 
+def _counts(*names: str) -> dict[str, int]:
+    """Counters by label value, there from the start: a rate needs a first sample to begin from."""
+    return defaultdict(int, dict.fromkeys(names, 0))
+
+
 def _family(lines: list[str], name: str, kind: str, text: str, values: Samples) -> None:
-    lines.append(f"# HELP {PREFIX}{name} {text}")
-    lines.append(f"# TYPE {PREFIX}{name} {kind}")
+    lines.append(f"# HELP {name} {text}")
+    lines.append(f"# TYPE {name} {kind}")
     for labels, value in values:
         shown = ",".join(f'{key}="{val}"' for key, val in labels.items())
         # Exactly: %g keeps six digits, and a counter above a million would stand still and jump.
-        lines.append(f"{PREFIX}{name}{{{shown}}} {value}" if shown else f"{PREFIX}{name} {value}")
+        lines.append(f"{name}{{{shown}}} {value}" if shown else f"{name} {value}")
+
+
+def _histogram(lines: list[str], name: str, labels: str, histogram: Histogram) -> None:
+    """labels: those before `le`, each with a comma after it."""
+    total = 0
+    for bound, count in zip((*BUCKETS_S, "+Inf"), histogram.buckets, strict=True):
+        total += count
+        lines.append(f'{name}_bucket{{{labels}le="{bound}"}} {total}')
+    shown = f"{{{labels[:-1]}}}" if labels else ""
+    lines.append(f"{name}_sum{shown} {histogram.seconds}")
+    lines.append(f"{name}_count{shown} {total}")

@@ -31,6 +31,7 @@ class Outcomes:
         queued_s = now - record.accepted_at - upstream_s
         outcome = OUTCOMES[record.state]
         self._metrics.samples[outcome] += 1
+        self._metrics.sample_duration.observe(queued_s + upstream_s)
         self._metrics.stage("queued", queued_s)
         if record.attempts:
             self._metrics.stage("upstream", upstream_s)

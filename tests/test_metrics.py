@@ -1,13 +1,18 @@
 """Metrics say where samples are, so that a stalled middle is obvious from one scrape."""
 
 import asyncio
+import os
+import resource
+import time
 from pathlib import Path
+
+import pytest
 
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.store.states import State
 from tests.support.asgi_client import turns
 from tests.support.gateway import SDK_HEADERS, Driven, driven
-from tests.support.held import metric
+from tests.support.held import Held, metric
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
 from tests.support.waiting import until
 
@@ -148,3 +153,83 @@ async def test_every_number_is_one_with_a_journal_too(
                 float(line.rpartition(" ")[2])
         assert metric(text, "journal_healthy") == 1
         assert metric(text, "journal_bytes") > 0
+
+
+async def test_durations_fall_into_buckets_that_reach_past_an_hour(upstream: FakeUpstream) -> None:
+    held = Held(upstream)
+    async with driven(upstream.url, session__timeout_s=10_000) as gateway:
+        await gateway.handshake()
+        ids = [(await gateway.submit(n)).json()["request_id"] for n in range(2)]
+        await held.running(2)
+        await gateway.advance(2000)
+        held.release()
+        for request_id in ids:
+            assert (await gateway.poll(request_id).response()).status == 200
+        text = await scraped(gateway)
+        for name, labels in (
+            ("stage_seconds", {"stage": "upstream"}),
+            ("sample_duration_seconds", {}),
+        ):
+            assert metric(text, f"{name}_bucket", **labels, le="1200.0") == 0
+            assert metric(text, f"{name}_bucket", **labels, le="2400.0") == 2
+            assert metric(text, f"{name}_bucket", **labels, le="+Inf") == 2
+            assert metric(text, f"{name}_count", **labels) == 2
+            assert metric(text, f"{name}_sum", **labels) == 4000
+        assert metric(text, "stage_seconds_bucket", stage="deliver", le="0.001") == 2
+
+
+def test_a_duration_on_a_bound_is_in_its_bucket() -> None:
+    metrics = Metrics()
+    for seconds in (0.0, 0.001, 0.0011, 1e9):
+        metrics.sample_duration.observe(seconds)
+    text = metrics.render()
+    assert metric(text, "sample_duration_seconds_bucket", le="0.001") == 2
+    assert metric(text, "sample_duration_seconds_bucket", le="0.0025") == 3
+    assert metric(text, "sample_duration_seconds_bucket", le="4800.0") == 3
+    assert metric(text, "sample_duration_seconds_bucket", le="+Inf") == 4
+
+
+async def test_the_process_is_told_as_other_exporters_do(upstream: FakeUpstream) -> None:
+    async with driven(upstream.url) as gateway:
+        lines = (await scraped(gateway)).decode().splitlines()
+        values = {
+            name: float(value)
+            for name, _, value in (line.partition(" ") for line in lines)
+            if name.startswith("process_")
+        }
+    assert values["process_open_fds"] == pytest.approx(len(os.listdir("/proc/self/fd")), abs=5)
+    assert values["process_max_fds"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert values["process_cpu_seconds_total"] == pytest.approx(time.process_time(), rel=0.2)
+    assert values["process_resident_memory_bytes"] > 1 << 24
+    assert 0 <= time.time() - values["process_start_time_seconds"] < 86_400
+
+
+def series(text: bytes) -> list[str]:
+    lines = text.decode().splitlines()
+    return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+
+
+async def test_what_is_sampled_makes_no_new_series(upstream: FakeUpstream) -> None:
+    """Successes, failures, retries, refusals and abandoned polls of several sessions."""
+    answers = [answer(500, {"error": {"message": "engine"}}), answer(400, b"no"), None]
+
+    async def script(request: Request) -> Raw:
+        if answers and (given := answers.pop()):
+            return given
+        return answer(200, completion([1, 2], [-1.0, -2.0]))
+
+    upstream.script = script
+    async with driven(upstream.url, store__max_in_flight=2) as gateway:
+        before = series(await scraped(gateway))
+        assert len(before) == len(set(before))
+        for _ in range(3):
+            await gateway.handshake()
+            ids = [(await gateway.submit(n)).json().get("request_id") for n in range(3)]
+            assert ids[2] is None
+            gateway.poll(ids[0]).hang_up()
+            while gateway.gateway._store.in_flight:
+                await gateway.advance(1)
+                await asyncio.sleep(0.001)
+            for request_id in ids[:2]:
+                assert (await gateway.poll(request_id).response()).status == 200
+        assert series(await scraped(gateway)) == before
