@@ -22,6 +22,9 @@ START_S = 20.0
 STOP_S = 15.0
 _PR_SET_PDEATHSIG = 1
 
+# For gateways, unless a test is about their drain.
+STOP_AT_ONCE = {"ASGI_GATEWAY_DRAIN__PREDRAIN_S": "0", "ASGI_GATEWAY_DRAIN__GRACE_S": "0"}
+
 SERVERS = ("uvicorn", "hypercorn", "granian")
 
 
@@ -66,7 +69,7 @@ class Process:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 self.command,
                 cwd=ROOT,
-                env={**inherited, "PYTHONUNBUFFERED": "1", **(environ or {})},
+                env={**inherited, "PYTHONUNBUFFERED": "1", **STOP_AT_ONCE, **(environ or {})},
                 stdin=stdin,
                 stdout=out,
                 stderr=err,
