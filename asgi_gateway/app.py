@@ -102,7 +102,9 @@ class Gateway:
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
         self._metrics = Metrics()
         self._admission = Admission()
-        self._drain = Drain(settings.drain, self._admission, lambda: Left.of(self._store))
+        self._drain = Drain(
+            settings.drain, self._admission, lambda: Left.of(self._store), self.stop_holding
+        )
         self._lag, self._pauses = LoopLag(TICK_S), GcPauses(self._clock)
         self._sampling = Sampling(
             settings=settings,

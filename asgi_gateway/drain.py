@@ -7,7 +7,7 @@
 | DRAINING | 503       | 503         | as always                 | all delivered, or `grace_s` on |
 | STOPPED  | 503       | 503         | try-again, handed back    | with the process                |
 
-A second signal goes to STOPPED from anywhere. What stopping means is the owner's affair.
+A second signal goes to STOPPED from anywhere. What follows is the caller's affair.
 """
 
 import enum
@@ -52,12 +52,18 @@ class Drain:
     """Driven by `signalled` and by a ticker; both say what time it is."""
 
     def __init__(
-        self, settings: DrainSettings, admission: Admission, left: Callable[[], Left]
+        self,
+        settings: DrainSettings,
+        admission: Admission,
+        left: Callable[[], Left],
+        let_go: Callable[[], None],
     ) -> None:
+        """left: asked at each tick of a drain. let_go: answers parked polls; called at its end."""
         self._predrain_s = settings.predrain_s
         self._grace_s = settings.grace_s
         self._admission = admission
         self._left = left
+        self._let_go = let_go
         self._until = 0.0
         self._stopped: Callable[[], None] | None = None
         self.stage = Stage.SERVING
@@ -104,6 +110,7 @@ class Drain:
             left = self._left()
             if any(left):
                 log.warning("stopped with %s", left)
+            self._let_go()
             stopped()
 
     def refuse(self) -> None:

@@ -163,7 +163,6 @@ class Server(uvicorn.Server):
 
     def _drained(self) -> None:
         assert self._loop is not None
-        self._gateway.stop_holding()
         self._listeners.close()
         self.should_exit = True
         self._loop.call_later(FINISH_S, self._hang_up)

@@ -3,8 +3,9 @@
 A server that has a Python handler (uvicorn) gets its signal when the drain is over: until then it
 serves on. One that lets its event loop watch signals (hypercorn in one process, granian, gunicorn's
 workers) hears of them from the kernel in the same moment as we do and stops listening at once; then
-all that is left to do is to answer parked polls now. Where there is no handler at all, the
-signal's own effect follows the drain.
+all that is left to do is to answer parked polls now. Where there is no handler at all, as in
+hypercorn's workers, whose supervisor stops them by other means, polls are answered too, and if the
+process is still there after a while the signal ends it.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from types import FrameType
 from typing import Any, Final
 
 NUMBERS: Final = (signal.SIGTERM, signal.SIGINT)
+# How long a signal that nobody else handles is put off, for the answers to go out.
+WITHOUT_HANDLER_S: Final = 10.0
 # Where the placeholders come from that event loops install: the signal itself goes to the loop
 # through its wake-up descriptor, whatever handler stands here.
 _OF_LOOPS: Final = frozenset({"asyncio.unix_events", "uvloop.loop"})
@@ -66,6 +69,11 @@ class Chain:
         assert self._loop is not None
         if self._loop.is_closed():
             self._pass_on(number)
+        elif before is signal.SIG_DFL:
+            self._loop.call_soon_threadsafe(self._let_go)
+            self._loop.call_soon_threadsafe(
+                self._loop.call_later, WITHOUT_HANDLER_S, self._pass_on, number
+            )
         elif getattr(before, "__module__", None) in _OF_LOOPS:
             self._loop.call_soon_threadsafe(self._let_go)
         else:

@@ -21,14 +21,18 @@ class Stops:
     def __init__(self, predrain_s: float = 5.0, grace_s: float = 60.0) -> None:
         self.left = Left(2, 1)
         self.admission = Admission()
-        self.stopped = 0
+        self.let_go = self.stopped = 0
         settings = DrainSettings(predrain_s=predrain_s, grace_s=grace_s)
-        self.drain = Drain(settings, self.admission, lambda: self.left)
+        self.drain = Drain(settings, self.admission, lambda: self.left, self._let_go)
 
     def signal(self, now: float) -> None:
         self.drain.signalled(now, self._stop)
 
+    def _let_go(self) -> None:
+        self.let_go += 1
+
     def _stop(self) -> None:
+        assert self.let_go == 1, "parked polls are answered before the server hears of it"
         self.stopped += 1
 
     def at(self, now: float) -> Stage:
@@ -216,7 +220,7 @@ async def test_stopped_it_answers_what_is_parked_and_takes_nothing(upstream: Fak
         draining = Draining(gateway)
         poll = gateway.poll((await gateway.submit(1)).json()["request_id"])
         await turns()
-        gateway.gateway.drain(gateway.gateway.stop_holding)
+        draining.signal()
         draining.signal()
         answered = await poll.response()
         assert (answered.status, answered.headers[b"connection"]) == (408, b"close")
