@@ -20,6 +20,7 @@ from tests.support.wire import SDK_HEADERS, Remote, Wire, poll, wire
 pytestmark = pytest.mark.servers
 
 SAMPLES = 300
+HANDED_BACK = 100
 GENERATION_S = 1.5
 PREDRAIN_S = 1.5
 
@@ -162,10 +163,10 @@ async def test_a_second_sigterm_hands_back_what_runs(tmp_path: Path) -> None:
         remote = Remote(served.port)
         await remote.handshake()
         load = Load(remote)
-        load.start(SAMPLES)
+        load.start(HANDED_BACK)
         body = remote.sample()
         first = (await remote.post("/api/v1/asample", body)).json()["request_id"]
-        await remote.polls_parked(SAMPLES)
+        await remote.polls_parked(HANDED_BACK)
         served.process.terminate()
         await until(lambda: "draining for at most 120 s" in served.process.stderr)
         assert (await remote.get("/readyz")).status == 503
@@ -175,16 +176,16 @@ async def test_a_second_sigterm_hands_back_what_runs(tmp_path: Path) -> None:
         assert await asyncio.to_thread(served.process.wait) == 0
         assert time.monotonic() - began < 10
         await load.end()
-        assert load.kinds() == {"submit: 200": SAMPLES, "poll: 408": SAMPLES}
-        assert load.closing == SAMPLES
-        text = f"stopped with {SAMPLES + 1} samples unfinished, 0 results undelivered"
+        assert load.kinds() == {"submit: 200": HANDED_BACK, "poll: 408": HANDED_BACK}
+        assert load.closing == HANDED_BACK
+        text = f"stopped with {HANDED_BACK + 1} samples unfinished, 0 results undelivered"
         assert text in served.process.stderr
         assert "Traceback" not in served.process.stderr
 
         served.settings |= {"drain__predrain_s": 0, "drain__grace_s": 0}
         served.start()
-        assert (await remote.metrics())["samples_lost"] == SAMPLES + 1
-        for request_id in load.accepted[:20]:
+        assert (await remote.metrics())["samples_lost"] == HANDED_BACK + 1
+        for request_id in load.accepted[:10]:
             assert (await remote.poll(request_id)).status == 410
         again = await remote.post("/api/v1/asample", body)
         assert again.json()["request_id"] == first
@@ -208,7 +209,7 @@ async def test_a_thousand_idle_connections_and_a_thousand_parked_polls() -> None
     """Fields 4.08 and 4.13."""
     with (
         stand_in("--gen-seconds", "60") as upstream,
-        serve(upstream, drain__grace_s=1) as served,
+        serve(upstream, drain__grace_s=0.5) as served,
     ):
         async with contextlib.AsyncExitStack() as stack:
             idle = [await stack.enter_async_context(wire(served.port)) for _ in range(1000)]
@@ -223,7 +224,7 @@ async def test_a_thousand_idle_connections_and_a_thousand_parked_polls() -> None
             assert {reply.headers[b"connection"] for reply in held} == {b"close"}
             assert all([await connection.ended() for connection in (*idle, *polls)])
             assert await asyncio.to_thread(served.process.wait) == 0
-            assert 1 <= time.monotonic() - began < 8
+            assert 0.5 <= time.monotonic() - began < 8
             assert "Traceback" not in served.process.stderr
 
 

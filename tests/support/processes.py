@@ -6,6 +6,7 @@ what was printed into the failure. Waiting is for a line or an answering port, n
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import socket
@@ -247,6 +248,23 @@ def under(server: str, upstream: str, *extra: str, **settings: object) -> Iterat
     with process(command, environment(upstream__urls=upstream, **settings)) as started:
         started.wait_for(lambda: answers(port), "answer on its port")
         yield Served(server, port, started)
+
+
+@contextlib.contextmanager
+def all_under(
+    commands: Sequence[tuple[str, ...]], upstream: str, **settings: object
+) -> Iterator[list[Served]]:
+    """The same for several servers that start at once; each is named with its flags behind."""
+    with contextlib.ExitStack() as stack:
+        served = []
+        for server, *extra in commands:
+            port = free_port()
+            environ = environment(upstream__urls=upstream, **settings)
+            started = stack.enter_context(process(server_command(server, port, *extra), environ))
+            served.append(Served(server, port, started))
+        for each in served:
+            each.process.wait_for(functools.partial(answers, each.port), "answer on its port")
+        yield served
 
 
 def server_command(server: str, port: int, *extra: str) -> list[str]:
