@@ -48,6 +48,24 @@ def test_a_lifespan_that_fails() -> None:
             assert REASON in one.stdout + one.stderr, (name, one.story())
 
 
+FAILING = f"""
+import sys
+from asgi_gateway.__main__ import main
+from asgi_gateway.app import Gateway
+async def open(self): raise OSError({REASON!r})
+Gateway.open = open
+sys.exit(main(["serve", "--port", "0", "--upstream", {UPSTREAM!r}]))
+"""
+
+
+def test_a_lifespan_that_fails_under_serve() -> None:
+    with process([sys.executable, "-c", FAILING]) as one:
+        assert one.wait() == 3, one.story()
+        assert REASON in one.stderr
+        assert "Traceback" not in one.stderr
+        assert one.stdout == "", "it never accepted"
+
+
 def test_a_state_directory_that_is_none(tmp_path: Path) -> None:
     """The factory raises; servers print the trace of that, whose last line says what is wrong."""
     taken = tmp_path / "file"
