@@ -51,7 +51,7 @@ load: $(STAMP) ## SCENARIO=burst N=131072 TIME=1: stand-in, gateway, client; res
 	@$(BIN)/python -m loadgen run --scenario $(SCENARIO) $(if $(LOAD_N),--samples $(LOAD_N)) \
 	  --time $(TIME) --pin \
 	  --start "env ASGI_GATEWAY_CLIENT__SAMPLE_USE_RETRIEVE_FUTURES=true \
-	    ASGI_GATEWAY_STATE__DIR=$(LOAD)/state \
+	    ASGI_GATEWAY_STATE__DIR=$(LOAD)/state ASGI_GATEWAY_DRAIN__PREDRAIN_S=0 \
 	    $(BIN)/python -m asgi_gateway serve --port 0 --upstream {upstream}" \
 	  --json $(LOAD_FILE).json --html $(LOAD_FILE).html $(LOAD_ARGS)
 

@@ -1,42 +1,15 @@
-"""The command line: flags and environment -> Settings -> Gateway -> uvicorn."""
+"""The command line: flags and environment -> Settings -> `serve`."""
 
 import argparse
-import asyncio
-import gc
-import resource
-import signal
-import socket
 import sys
-from types import FrameType
+from collections.abc import Iterable
 from typing import Any, Final
 
-from msgspec.structs import replace
-
-from asgi_gateway.kernel import accept_queue_limit
-from asgi_gateway.settings import (
-    SECRETS,
-    Loaded,
-    Settings,
-    SettingsError,
-    default_state_dir,
-    leaves,
-    load,
-)
+from asgi_gateway.settings import SECRETS, Loaded, Settings, SettingsError, leaves, load
 from asgi_gateway.state import StateError
 from asgi_gateway.upstream import naming
 
 EXIT_USAGE: Final = 2
-# Listener, journal, logs, and clients enough to be of use; every open poll takes one more.
-RESERVED_DESCRIPTORS: Final = 128
-# libuv, and so uvloop, accepts one connection per listening descriptor in a turn of the loop. In a
-# burst of long turns that keeps new clients waiting for tens of seconds; duplicates of the
-# descriptor share the queue and multiply the rate.
-LISTENERS: Final = 16
-# Next to nothing here is cyclic, and collecting with the interpreter's own thresholds took 38% of
-# the CPU of a burst, in pauses of up to 0.2 s: thousands of requests in flight are young objects
-# that survive, and each full pass walks all of them.
-GC_THRESHOLDS: Final = (10_000, 20, 100)
-
 NO_UPSTREAM: Final = (
     "no upstream: say where vLLM listens, with --upstream http://HOST:PORT,"
     " ASGI_GATEWAY_UPSTREAM__URLS or upstream.urls in a file"
@@ -65,116 +38,12 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.command == "check-config":
         sys.stdout.write("the configuration is valid\n")
         return 0
-    return serve(loaded.settings)
+    from asgi_gateway.serve import serve  # a server is imported where one is started
 
-
-def serve(settings: Settings) -> int:
-    """Run the gateway under uvicorn until SIGINT or SIGTERM; returns the exit status."""
-    import uvicorn
-
-    from asgi_gateway.app import Gateway
-    from asgi_gateway.onewrite import OneWriteProtocol
-
-    class Server(uvicorn.Server):
-        """Says on stdout when it accepts, and lets go of parked polls when told to stop."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            self.loop = asyncio.get_running_loop()
-            gc.collect()  # before the gateway opens: its pauses are those of serving
-            await super().startup(sockets)
-            if self.started:
-                gc.freeze()  # what is imported and built by now stays
-                port = listeners[0].getsockname()[1]
-                sys.stdout.write(f"asgi-gateway listening on http://{shown_host}:{port}\n")
-                sys.stdout.flush()
-
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            self.loop.call_soon_threadsafe(gateway.stop_holding)
-            super().handle_exit(sig, frame)
-
-    limit = raise_descriptor_limit()
-    needed = settings.upstream.max_connections + RESERVED_DESCRIPTORS
-    if limit < needed:
-        connections = settings.upstream.max_connections
-        problem = (
-            f"{limit} descriptors are allowed, upstream.max_connections = {connections} needs"
-            f" {needed} at least: raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower the"
-            " setting"
-        )
-        return _refuse([problem])
-    server = settings.server
-    shown_host = f"[{server.host}]" if ":" in server.host else server.host
     try:
-        listeners = _listen(server.host, server.port, server.backlog)
-    except OSError as error:
-        return _refuse([f"cannot listen on {shown_host}:{server.port}: {error.strerror}"])
-    if settings.state.dir is None and server.port != 0:
-        # A port that was picked at random cannot be come back to, so nothing is kept for it.
-        folder = default_state_dir(server.host, server.port)
-        settings = replace(settings, state=replace(settings.state, dir=str(folder)))
-    try:
-        gateway = Gateway(settings)
-    except (StateError, SettingsError) as error:
-        for listener in listeners:
-            listener.close()
+        return serve(loaded.settings)
+    except (SettingsError, StateError) as error:
         return _refuse(str(error).splitlines())
-    _warn_of_short_queue(server.backlog)
-    config = uvicorn.Config(
-        gateway,
-        loop="uvloop",
-        http=OneWriteProtocol,
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        # Only a trainer is told who called; wrapped around every request it is 3% of the CPU.
-        proxy_headers=settings.training.url is not None,
-        timeout_keep_alive=max(1, int(server.keepalive_s)),
-        backlog=server.backlog,
-    )
-    runner = Server(config)
-    gc.set_threshold(*GC_THRESHOLDS)
-    # uvicorn raises the signal that stopped it once more at its end; stopping is no failure.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        runner.run(sockets=listeners)
-    except KeyboardInterrupt:
-        return 0
-    return 0 if runner.started else 1
-
-
-def raise_descriptor_limit() -> int:
-    """Raise the soft limit on open descriptors to the hard one; returns what is allowed now."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
-
-
-def _listen(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """One listening socket under LISTENERS descriptors."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(backlog)
-    except BaseException:
-        listener.close()
-        raise
-    return [listener, *(listener.dup() for _ in range(LISTENERS - 1))]
-
-
-def _warn_of_short_queue(backlog: int) -> None:
-    """The kernel shortens an accept queue without a word, and refuses what it has no room for."""
-    allowed = accept_queue_limit()
-    if allowed is not None and allowed < backlog:
-        sys.stderr.write(
-            f"asgi-gateway: server.backlog = {backlog} was asked, the kernel allows {allowed}"
-            f" connections to wait: sysctl -w net.core.somaxconn={backlog}\n"
-        )
 
 
 def _problems(settings: Settings) -> list[str]:
@@ -191,7 +60,7 @@ def _problems(settings: Settings) -> list[str]:
     return problems
 
 
-def _refuse(problems: Any) -> int:
+def _refuse(problems: Iterable[str]) -> int:
     for problem in problems:
         sys.stderr.write(f"asgi-gateway: {problem}\n")
     return EXIT_USAGE

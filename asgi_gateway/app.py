@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from asgi_gateway.asgi import (
     send_reply,
 )
 from asgi_gateway.clock import Clock, SystemClock
+from asgi_gateway.drain import Drain, Left
 from asgi_gateway.errors import Foreign, GatewayError, NotFound, Unready, WrongMethod
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
@@ -101,6 +102,9 @@ class Gateway:
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
         self._metrics = Metrics()
         self._admission = Admission()
+        self._drain = Drain(
+            settings.drain, self._admission, lambda: Left.of(self._store), self.stop_holding
+        )
         self._lag, self._pauses = LoopLag(TICK_S), GcPauses(self._clock)
         self._sampling = Sampling(
             settings=settings,
@@ -140,7 +144,9 @@ class Gateway:
             rest=self._rest_handlers(),
             save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
-        self._add_gauges()
+        gauges.of_process(self._metrics, self._lag, self._pauses, self._drain, self._samplelog)
+        gauges.of_store(self._metrics, self._store)
+        gauges.of_identity(self._metrics, self._sessions, self._keeper)
         self._allocator = Allocator(malloc_trim())
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
@@ -241,8 +247,13 @@ class Gateway:
             self._ticker = asyncio.create_task(self._tick_for_ever())
             self._catalog_task = asyncio.create_task(self._catalog.refresh())
 
+    def drain(self, stopped: Callable[[], None]) -> None:
+        """Begin to stop, or stop now; `stopped` is called once, when that is done (see `drain`)."""
+        self._drain.signalled(self._clock.now(), stopped)
+
     def stop_holding(self) -> None:
-        """The process is about to stop: answer parked polls and end their connections."""
+        """The process is about to stop: refuse samples, answer parked polls, end connections."""
+        self._drain.refuse()
         self._sampling.delivery.stop_holding()
         if isinstance(self._behind, Proxy):
             self._behind.stop_holding()
@@ -285,6 +296,7 @@ class Gateway:
         """Everything that time alone does. Called ten times a second."""
         now = self._clock.now()
         self._sampling.tick(now)
+        self._drain.tick(now)
         swept = self._sessions.sweep(now, SWEEP_BUDGET)
         for sampler in swept.lapsed:
             self._sampling.bulk.end_session_soon(sampler.sampling_session_id, finished=False)
@@ -306,15 +318,3 @@ class Gateway:
             except Exception:
                 log.exception("bug in the ticker")
                 self._metrics.bugs += 1
-
-    def _add_gauges(self) -> None:
-        self._lag.add_to(self._metrics)
-        self._pauses.add_to(self._metrics)
-        if self._samplelog is not None:
-            self._samplelog.add_to(self._metrics)
-        gauges.add(self._metrics, self._store)
-        if (keeper := self._keeper) is not None:
-            gauge = self._metrics.gauge
-            gauge("journal_healthy", "1 while it is written.", lambda: int(keeper.healthy))
-            gauge("journal_bytes", "Size of the journal.", lambda: keeper.nbytes)
-        self._metrics.gauge("sessions", "Sessions known.", lambda: len(self._sessions))

@@ -1,13 +1,17 @@
-"""What the store holds and the process takes, as gauges."""
+"""What the parts hold, as gauges."""
 
 from asgi_gateway import procfs
+from asgi_gateway.drain import Drain
+from asgi_gateway.keeper import Keeper
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.pauses import GcPauses, LoopLag
+from asgi_gateway.samplelog import SampleLog
+from asgi_gateway.sessions import Sessions
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.states import State
 
 
-def add(metrics: Metrics, store: MemoryStore) -> None:
-    procfs.add_to(metrics)
+def of_store(metrics: Metrics, store: MemoryStore) -> None:
     counts = store.counts
     for name, text, read in (
         ("samples_inflight", "Samples accepted and not settled.", lambda: store.in_flight),
@@ -26,3 +30,21 @@ def add(metrics: Metrics, store: MemoryStore) -> None:
         ("late_events", "Lost races, such as a result after a cancel.", lambda: store.late_events),
     ):
         metrics.gauge(name, text, read)
+
+
+def of_process(
+    metrics: Metrics, lag: LoopLag, pauses: GcPauses, drain: Drain, samplelog: SampleLog | None
+) -> None:
+    procfs.add_to(metrics)
+    lag.add_to(metrics)
+    pauses.add_to(metrics)
+    drain.add_to(metrics)
+    if samplelog is not None:
+        samplelog.add_to(metrics)
+
+
+def of_identity(metrics: Metrics, sessions: Sessions, keeper: Keeper | None) -> None:
+    metrics.gauge("sessions", "Sessions known.", lambda: len(sessions))
+    if keeper is not None:
+        metrics.gauge("journal_healthy", "1 while it is written.", lambda: int(keeper.healthy))
+        metrics.gauge("journal_bytes", "Size of the journal.", lambda: keeper.nbytes)

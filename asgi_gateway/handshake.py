@@ -128,8 +128,6 @@ class HandshakeHandlers:
         if not self._catalog.known:
             self._catalog.refresh_soon()
             reasons.append("no upstream has said which models it serves yet")
-        if self._sampling.delivery.stopping:
-            reasons.append("the gateway is stopping")
         readiness = replies.Readiness(not reasons, reasons)
         return json_reply(readiness, 503 if reasons else 200)
 

@@ -40,6 +40,8 @@ class ServerSettings(_Section, frozen=True, kw_only=True):
     # not the server ends an idle connection and no request meets a closing socket.
     keepalive_s: Positive = 100.0
     backlog: Count = 65_535
+    # An event loop that stands still for so long has its stack printed; 0: never.
+    stall_dump_s: NotNegative = 5.0
 
 
 class UpstreamSettings(_Section, frozen=True, kw_only=True):
@@ -80,6 +82,14 @@ class PollSettings(_Section, frozen=True, kw_only=True):
 class SessionSettings(_Section, frozen=True, kw_only=True):
     timeout_s: Positive = 300.0
     retention_s: Positive = 86_400.0
+
+
+class DrainSettings(_Section, frozen=True, kw_only=True):
+    """What follows the first SIGTERM or SIGINT; a second one ends it."""
+
+    # Long enough for a balancer to notice that /readyz fails.
+    predrain_s: NotNegative = 5.0
+    grace_s: NotNegative = 60.0
 
 
 class ClientSettings(_Section, frozen=True, kw_only=True):
@@ -149,6 +159,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     store: StoreSettings = StoreSettings()
     poll: PollSettings = PollSettings()
     session: SessionSettings = SessionSettings()
+    drain: DrainSettings = DrainSettings()
     client: ClientSettings = ClientSettings()
     models: ModelSettings = ModelSettings()
     state: StateSettings = StateSettings()

@@ -16,6 +16,8 @@ from pathlib import Path
 
 READY_WITHIN_S = 30.0
 STOP_WITHIN_S = 5.0
+# Nobody balances load over this gateway, and whoever presses Ctrl-C does not want to wait.
+STOP_AT_ONCE = {"ASGI_GATEWAY_DRAIN__PREDRAIN_S": "0", "ASGI_GATEWAY_DRAIN__GRACE_S": "0"}
 PR_SET_PDEATHSIG = 1
 SNIPPET = Path(__file__).with_name("sample.py")
 
@@ -53,6 +55,7 @@ def start(children: list[subprocess.Popen[str]], *command: str) -> str:
     """Start `python -m command` and return the address from the line it prints once it accepts."""
     child = subprocess.Popen(
         [sys.executable, "-m", *command],
+        env={**STOP_AT_ONCE, **os.environ},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

@@ -11,7 +11,8 @@ from tests.support.processes import serve, stand_in
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from asgi_gateway.__main__ import main, raise_descriptor_limit
+from asgi_gateway.__main__ import main
+from asgi_gateway.descriptors import raise_descriptor_limit
 if "--show" in sys.argv:
     print(raise_descriptor_limit(), resource.getrlimit(resource.RLIMIT_NOFILE))
 else:

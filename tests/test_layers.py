@@ -2,13 +2,15 @@
 
 | floor | modules |
 |---|---|
-| 12 | `__init__`, `__main__` |
+| 13 | `__init__`, `serve` |
+| 14 | `__main__` |
+| 12 | `standalone` |
 | 11 | `app` |
-| 10 | `routes`, `training/handshake` |
+| 10 | `gauges`, `routes`, `training/handshake` |
 | 9 | `handlers`, `handshake`, `keeper`, `rest` |
 | 8 | `sampling` |
 | 7 | `runs`, `training/behind` |
-| 6 | `bulk`, `gauges`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
+| 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
 | 5 | `outcomes` |
 | 4 | `samplelog` |
@@ -20,7 +22,10 @@
 | 2 | `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
-| 2 | `peer` |
+| 2 | `descriptors`, `peer` |
+| 6 | `drain` |
+| 1 | `listeners`, `watchdog` |
+| 0 | `signals` |
 | 1 | `admission`, `procfs`, `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
@@ -37,7 +42,7 @@
 | numpy | `codec`, `codec/*` |
 | simdjson | `codec/*` |
 | time | `clock` |
-| uvicorn | `__main__`, `onewrite` |
+| uvicorn | `serve`, `onewrite` |
 """
 
 import ast

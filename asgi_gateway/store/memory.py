@@ -8,14 +8,12 @@ it is closed is told to the ledger, the journal where there is one.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-import msgspec
-
 from asgi_gateway.errors import Unsupported
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.store import states
 from asgi_gateway.store.budget import Budget
 from asgi_gateway.store.expiry import Deadlines
-from asgi_gateway.store.records import CANCELLED, Failure, Lost, Record
+from asgi_gateway.store.records import CANCELLED, Expired, Failure, Lost, Record
 from asgi_gateway.store.states import SETTLED, TABLE, Event, State, after
 from asgi_gateway.store.targets import Targets
 from asgi_gateway.store.waiting import Waiting
@@ -23,13 +21,6 @@ from asgi_gateway.store.waiting import Waiting
 # What a record takes beside its bytes, about; and so few that their dicts are copied in a moment.
 RECORD_BYTES: Final = 512
 FEW_RECORDS: Final = 4096
-
-
-class Expired(msgspec.Struct, frozen=True):
-    """What a sweep found: runs whose work clock ended, and how many results were dropped."""
-
-    overdue: list[Record]
-    evicted: int
 
 
 class MemoryStore:
@@ -283,6 +274,13 @@ class MemoryStore:
 
     def records(self) -> list[Record]:
         return list(self._records.values())
+
+    def awaited(self) -> int:
+        """Undelivered outcomes; 0 where all that are left are of cancelled samples."""
+        count = len(self._undelivered)
+        if not 0 < count <= self.counts[states.CANCELLED]:
+            return count
+        return sum(r.state is not states.CANCELLED for r in self._undelivered.oldest(count))
 
     def is_open(self, request_id: str) -> bool:
         """Whether an id is held, or noted as lost: its client does not have the outcome."""

@@ -107,3 +107,10 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
         return Lost(
             self.request_id, self.caller, self.sampling_session_id, self.seq_id, self.digest
         )
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """What a sweep found: runs whose work clock ended, and how many results were dropped."""
+
+    overdue: list[Record]
+    evicted: int

@@ -13,14 +13,14 @@ from unittest import mock
 
 import msgspec
 
-import asgi_gateway.app
 from asgi_gateway.__main__ import main
 from asgi_gateway.asgi import Receive, Scope, Send
+from asgi_gateway.standalone import Standalone
 
 _CONTENT_TYPE: Final = (b"content-type", b"application/json")
 
 
-def empty(sizes: dict[str, int]) -> type[asgi_gateway.app.Gateway]:
+def empty(sizes: dict[str, int]) -> type[Standalone]:
     """A gateway that answers every request at once, those of other paths with nothing."""
     answers = {
         path: (
@@ -34,7 +34,7 @@ def empty(sizes: dict[str, int]) -> type[asgi_gateway.app.Gateway]:
         for path, size in {"": 0, **sizes}.items()
     }
 
-    class Empty(asgi_gateway.app.Gateway):
+    class Empty(Standalone):
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await super().__call__(scope, receive, send)
@@ -50,5 +50,5 @@ def empty(sizes: dict[str, int]) -> type[asgi_gateway.app.Gateway]:
 
 if __name__ == "__main__":
     sizes = msgspec.json.decode(sys.argv[2], type=dict[str, int])
-    with mock.patch.object(asgi_gateway.app, "Gateway", empty(sizes)):
+    with mock.patch("asgi_gateway.serve.Standalone", empty(sizes)):
         sys.exit(main(["serve", "--port", "0", "--upstream", sys.argv[1]]))

@@ -94,7 +94,11 @@ def main() -> None:
     parser.add_argument("--polls", type=int, default=16_000)
     arguments = parser.parse_args()
     upstream = [sys.executable, "-m", "loadgen", "upstream", "--port", "0", "--barrier"]
-    environ = {"ASGI_GATEWAY_POLL__HOLD_S": "40"}
+    environ = {
+        "ASGI_GATEWAY_POLL__HOLD_S": "40",
+        "ASGI_GATEWAY_DRAIN__PREDRAIN_S": "0",
+        "ASGI_GATEWAY_DRAIN__GRACE_S": "0",
+    }
     with (
         tempfile.TemporaryDirectory(prefix="poll-memory-") as scratch,
         serving(upstream) as stand_in,

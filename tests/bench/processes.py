@@ -23,6 +23,7 @@ from tests.bench.driver import Done, Spec
 from tests.support.flood.servers import Server
 from tests.support.processes import die_with_parent
 
+STOPS_AT_ONCE = {"drain.predrain_s": "0", "drain.grace_s": "0"}
 ROOT: Final = Path(__file__).parents[2]
 PREFIX: Final = "ASGI_GATEWAY_"
 # A run starts nothing after so long, whatever its count; what it started may take longer.
@@ -144,7 +145,7 @@ class Bench:
     ) -> Iterator[Server]:
         """`asgi-gateway serve`, without a journal unless `settings` name a folder."""
         command = ["asgi_gateway", "serve", "--port", "0", "--upstream", url(upstream)]
-        every = {"state.dir": "", **self.settings, **(settings or {})}
+        every = {**STOPS_AT_ONCE, "state.dir": "", **self.settings, **(settings or {})}
         with self._serving(command, self.server_core, environment(every)) as server:
             yield server
 
@@ -153,7 +154,9 @@ class Bench:
         """The same process around an empty application; answers: path -> bytes of its answer."""
         sizes = msgspec.json.encode(answers).decode()
         command = ["tests.bench.bare", url(upstream), sizes]
-        with self._serving(command, self.server_core, environment({"state.dir": ""})) as server:
+        with self._serving(
+            command, self.server_core, environment({**STOPS_AT_ONCE, "state.dir": ""})
+        ) as server:
             yield server
 
     @contextlib.contextmanager

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from asgi_gateway import Gateway
-from asgi_gateway.__main__ import GC_THRESHOLDS
 from asgi_gateway.asgi import Call
+from asgi_gateway.serve import GC_THRESHOLDS
 from asgi_gateway.sessions import CALLER
 from asgi_gateway.upstream.catalog import Model
 from tests.support.flood.samples import Samples

@@ -13,7 +13,10 @@ import pytest
 from loadgen.results import decode
 from tests.loadgen.test_ledger_against_a_leaky_server import leaky
 
-GATEWAY = f"{sys.executable} -m asgi_gateway serve --port 0 --upstream {{upstream}}"
+GATEWAY = (
+    f"env ASGI_GATEWAY_DRAIN__PREDRAIN_S=0 {sys.executable} -m asgi_gateway serve --port 0"
+    " --upstream {upstream}"
+)
 SMALL = ("--scenario", "burst", "--no-barrier", "--quiet")
 
 

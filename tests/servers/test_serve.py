@@ -223,32 +223,8 @@ async def test_stopping_answers_parked_polls_at_once(
         await event(silent.requests[0].hung_up)
         assert await asyncio.to_thread(served.process.wait) == 0
         assert time.monotonic() - began < 3
-        assert served.process.stderr == ""
-
-
-async def test_stopping_answers_many_parked_polls(silent: FakeUpstream) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        served = stack.enter_context(serve(silent.url, server__backlog=128))
-        connections = await parked(served, 300, stack)
-        began = time.monotonic()
-        served.process.terminate()
-        held = [await connection.read() for connection in connections]
-        assert {reply.status for reply in held} == {408}
-        assert await asyncio.to_thread(served.process.wait) == 0
-        assert time.monotonic() - began < 3
-        assert served.process.stderr == ""
-
-
-async def test_stopping_with_idle_connections_only(upstream: FakeUpstream) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        served = stack.enter_context(serve(upstream.url))
-        for _ in range(200):
-            connection = await stack.enter_async_context(wire(served.port))
-            assert (await connection.ask("GET", "/api/v1/healthz")).status == 200
-        began = time.monotonic()
-        served.process.terminate()
-        assert await asyncio.to_thread(served.process.wait) == 0
-        assert time.monotonic() - began < 3
+        told = "stopped with 1 samples unfinished, 0 results undelivered\n"
+        assert served.process.stderr == told
 
 
 async def test_stopping_while_a_connect_to_the_upstream_hangs(upstream: FakeUpstream) -> None:

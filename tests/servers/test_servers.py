@@ -394,10 +394,10 @@ async def test_a_ready_result_is_delivered_at_once(remote: Remote) -> None:
 
 @pytest.mark.parametrize("server", SERVERS)
 async def test_sigterm_with_a_parked_poll(server: str, upstream: Gated) -> None:
-    """The poll ends by itself within its hold and is answered, then the process goes.
+    """The poll is answered, within its hold at the latest, then the process goes.
 
-    hypercorn and uvicorn cancel what is still open after their graceful time, hypercorn's is 3 s:
-    it has to be longer than the hold, or the poll ends with a 500.
+    hypercorn's worker is not told of the signal, and what is still open after the graceful time of
+    3 s is cancelled: it has to be longer than the hold, or the poll ends with a 500.
     """
     prompt, _ = upstream.hold()
     with under(server, upstream.url, poll__hold_s=HOLD_S) as served:

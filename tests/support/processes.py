@@ -6,6 +6,7 @@ what was printed into the failure. Waiting is for a line or an answering port, n
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import socket
@@ -21,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 START_S = 20.0
 STOP_S = 15.0
 _PR_SET_PDEATHSIG = 1
+
+# For gateways, unless a test is about their drain.
+STOP_AT_ONCE = {"ASGI_GATEWAY_DRAIN__PREDRAIN_S": "0", "ASGI_GATEWAY_DRAIN__GRACE_S": "0"}
 
 SERVERS = ("uvicorn", "hypercorn", "granian")
 
@@ -66,7 +70,7 @@ class Process:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 self.command,
                 cwd=ROOT,
-                env={**inherited, "PYTHONUNBUFFERED": "1", **(environ or {})},
+                env={**inherited, "PYTHONUNBUFFERED": "1", **STOP_AT_ONCE, **(environ or {})},
                 stdin=stdin,
                 stdout=out,
                 stderr=err,
@@ -244,6 +248,23 @@ def under(server: str, upstream: str, *extra: str, **settings: object) -> Iterat
     with process(command, environment(upstream__urls=upstream, **settings)) as started:
         started.wait_for(lambda: answers(port), "answer on its port")
         yield Served(server, port, started)
+
+
+@contextlib.contextmanager
+def all_under(
+    commands: Sequence[tuple[str, ...]], upstream: str, **settings: object
+) -> Iterator[list[Served]]:
+    """The same for several servers that start at once; each is named with its flags behind."""
+    with contextlib.ExitStack() as stack:
+        served = []
+        for server, *extra in commands:
+            port = free_port()
+            environ = environment(upstream__urls=upstream, **settings)
+            started = stack.enter_context(process(server_command(server, port, *extra), environ))
+            served.append(Served(server, port, started))
+        for each in served:
+            each.process.wait_for(functools.partial(answers, each.port), "answer on its port")
+        yield served
 
 
 def server_command(server: str, port: int, *extra: str) -> list[str]:

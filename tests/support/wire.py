@@ -82,6 +82,12 @@ class Wire:
                 return await self._reader.read(1) == b""
         return True
 
+    def pause(self) -> None:
+        """Take nothing more of what comes, and let little of it wait in the kernel."""
+        raw = self._writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
     def hang_up(self, *, reset: bool = False) -> None:
         """Close as a client does that goes away, or the way a crash does."""
         if reset:

@@ -236,7 +236,12 @@ def _gateway(plan: Plan, upstream_port: int) -> Sequence[str]:
 
 def _settings(plan: Plan, state_dir: str) -> Mapping[str, str]:
     """Batched polls are offered where a journal is kept, so that one always is."""
-    settings = {"client.sample_use_retrieve_futures": "true", "state.dir": state_dir}
+    settings = {
+        "client.sample_use_retrieve_futures": "true",
+        "state.dir": state_dir,
+        "drain.predrain_s": "0",
+        "drain.grace_s": "0",
+    }
     settings |= plan.settings
     return {
         f"ASGI_GATEWAY_{path.replace('.', '__').upper()}": value for path, value in settings.items()

@@ -1,0 +1,100 @@
+"""The listening socket of `serve`: under many descriptors, and quiet while clients are too many.
+
+libuv, and so uvloop, accepts one connection per listening descriptor in a turn of the loop. In a
+burst of long turns that keeps new clients waiting for tens of seconds; duplicates of the descriptor
+share the queue and multiply the rate.
+
+Without a descriptor left libuv accepts what comes and closes it at once, and no upstream can be
+connected to. So clients may have so many connections and no more; further ones wait in the kernel's
+queue until some of those close.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from asgi_gateway.kernel import accept_queue_limit
+
+COUNT: Final = 16
+# Of the connections that may be open, the share that closes before more are accepted.
+ROOM: Final = 0.05
+
+Factory = Callable[[], asyncio.Protocol]
+
+
+class Listeners:
+    """Bound and listening from the start; accepting between `accept` and `pause` or `close`."""
+
+    def __init__(self, host: str, port: int, backlog: int) -> None:
+        """Raises OSError: the host is not ours, the port is taken, or no descriptor is left."""
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        self._backlog = backlog
+        # Accepts nothing itself: it keeps the queue while none of the others is open.
+        self._socket = socket.socket(family, kind, protocol)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(address)
+            self._socket.listen(backlog)
+        except BaseException:
+            self._socket.close()
+            raise
+        self.port: int = self._socket.getsockname()[1]
+        self._servers: list[asyncio.AbstractServer] = []
+
+    def __repr__(self) -> str:
+        return f"<Listeners {self.port}, {len(self._servers)} accepting>"
+
+    @property
+    def accepting(self) -> bool:
+        return bool(self._servers)
+
+    async def accept(self, factory: Factory) -> None:
+        """Accept connections; what waits in the queue comes first."""
+        loop = asyncio.get_running_loop()
+        for _ in range(COUNT):
+            server = await loop.create_server(
+                factory, sock=self._socket.dup(), backlog=self._backlog
+            )
+            self._servers.append(server)
+
+    def pause(self) -> None:
+        """Accept nothing more; who comes waits in the kernel's queue."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    def close(self) -> None:
+        """Listen no more: who waits is reset, who comes is refused."""
+        self.pause()
+        self._socket.close()
+
+
+class Limit:
+    """How many connections clients may have, and when more are let in after it was reached."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._again_at = most - max(1, int(most * ROOM))
+
+    def __repr__(self) -> str:
+        return f"<Limit {self.most}>"
+
+    def reached(self, count: int) -> bool:
+        return count >= self.most
+
+    def has_room(self, count: int) -> bool:
+        return count <= self._again_at
+
+
+def warn_of_short_queue(backlog: int) -> None:
+    """The kernel shortens an accept queue without a word, and refuses what it has no room for."""
+    allowed = accept_queue_limit()
+    if allowed is not None and allowed < backlog:
+        sys.stderr.write(
+            f"asgi-gateway: server.backlog = {backlog} was asked, the kernel allows {allowed}"
+            f" connections to wait: sysctl -w net.core.somaxconn={backlog}\n"
+        )

@@ -1,0 +1,186 @@
+"""`asgi-gateway serve`: the gateway under uvicorn, from the listening socket to the exit status."""
+
+import asyncio
+import gc
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+import uvicorn
+from msgspec.structs import replace
+
+from asgi_gateway.clock import SystemClock
+from asgi_gateway.descriptors import raise_descriptor_limit
+from asgi_gateway.listeners import Limit, Listeners, warn_of_short_queue
+from asgi_gateway.onewrite import OneWriteProtocol
+from asgi_gateway.settings import Settings, SettingsError, default_state_dir
+from asgi_gateway.standalone import Standalone
+
+# What is needed beside the connections to upstreams: our own, and clients enough to be of use.
+RESERVED_DESCRIPTORS: Final = 128
+# Listeners, journal, logs, the loop's own, the few connections that ask for models.
+OWN_DESCRIPTORS: Final = 64
+# Next to nothing here is cyclic, and collecting with the interpreter's own thresholds took 38% of
+# the CPU of a burst, in pauses of up to 0.2 s: thousands of requests in flight are young objects
+# that survive, and each full pass walks all of them.
+GC_THRESHOLDS: Final = (10_000, 20, 100)
+# Answers under way when the drain is over are finished for so long; a client that reads none of
+# them holds nothing up.
+FINISH_S: Final = 10.0
+
+
+def serve(settings: Settings) -> int:
+    """Run until SIGINT or SIGTERM and the drain after it; returns the exit status.
+
+    Raises:
+        SettingsError: too few descriptors, a port that is taken, a log that cannot be written.
+        StateError: the journal cannot be used.
+    """
+    limit = raise_descriptor_limit()
+    needed = settings.upstream.max_connections + RESERVED_DESCRIPTORS
+    if limit < needed:
+        connections = settings.upstream.max_connections
+        problem = (
+            f"{limit} descriptors are allowed, upstream.max_connections = {connections} needs"
+            f" {needed} at least: raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower the"
+            " setting"
+        )
+        raise SettingsError([problem])
+    server = settings.server
+    shown_host = f"[{server.host}]" if ":" in server.host else server.host
+    try:
+        listeners = Listeners(server.host, server.port, server.backlog)
+    except OSError as error:
+        problem = f"cannot listen on {shown_host}:{server.port}: {error.strerror}"
+        raise SettingsError([problem]) from error
+    if settings.state.dir is None and server.port != 0:
+        # A port that was picked at random cannot be come back to, so nothing is kept for it.
+        folder = default_state_dir(server.host, server.port)
+        settings = replace(settings, state=replace(settings.state, dir=str(folder)))
+    try:
+        gateway = Standalone(settings, signals=False)
+    except BaseException:
+        listeners.close()
+        raise
+    warn_of_short_queue(server.backlog)
+    gc.set_threshold(*GC_THRESHOLDS)
+    # For a signal that comes before uvicorn has handlers of its own.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    runner = Server(gateway, listeners, _connections(limit, settings), shown_host)
+    try:
+        runner.run()
+    except KeyboardInterrupt:
+        return 0
+    return 0 if runner.started else 1
+
+
+def _connections(descriptors: int, settings: Settings) -> int:
+    """How many connections clients may have: an upstream is connected to whatever they do."""
+    left = descriptors - settings.upstream.max_connections - OWN_DESCRIPTORS
+    # What is passed on to a trainer takes one more for each.
+    return left // 2 if settings.training.url is not None else left
+
+
+class Server(uvicorn.Server):
+    """Says on stdout when it accepts; at a signal it drains, and at the end of that it ends."""
+
+    def __init__(
+        self, gateway: Standalone, listeners: Listeners, connections: int, shown_host: str
+    ) -> None:
+        settings = gateway.settings
+        super().__init__(
+            uvicorn.Config(
+                gateway,
+                loop="uvloop",
+                http=_protocol(self._connected),
+                ws="none",
+                lifespan="on",
+                access_log=False,
+                log_level="warning",
+                server_header=False,
+                # Only a trainer is told who called; wrapped around every request it is 3% of the
+                # CPU.
+                proxy_headers=settings.training.url is not None,
+                timeout_keep_alive=max(1, int(settings.server.keepalive_s)),
+            )
+        )
+        self._gateway = gateway
+        self._listeners = listeners
+        self._limit = Limit(connections)
+        self._shown_host = shown_host
+        self._clock = SystemClock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002
+        gc.collect()  # before the gateway opens: its pauses are those of serving
+        await super().startup([])
+        if not self.started:
+            return
+        self._loop = asyncio.get_running_loop()
+        gc.freeze()  # what is imported and built by now stays
+        await self._listeners.accept(self._new_protocol)
+        sys.stdout.write(
+            f"asgi-gateway listening on http://{self._shown_host}:{self._listeners.port}\n"
+        )
+        sys.stdout.flush()
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    # --- too many clients ------------------------------------------------------------------------
+
+    def _connected(self) -> None:
+        """A connection more."""
+        count = len(self.server_state.connections)
+        if self._limit.reached(count) and self._listeners.accepting:
+            self._listeners.pause()
+            self._gateway.descriptors.full(count, self._clock.now())
+
+    async def on_tick(self, counter: int) -> bool:
+        """uvicorn's own ticker, ten times a second."""
+        if (
+            not self._listeners.accepting
+            and not self.should_exit
+            and self._limit.has_room(len(self.server_state.connections))
+        ):
+            self._gateway.descriptors.room()
+            await self._listeners.accept(self._new_protocol)
+        return await super().on_tick(counter)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """SIGTERM or SIGINT. None is raised once more at the end: stopping is no failure."""
+        if self._loop is None:
+            self.should_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._gateway.drain, self._drained)
+
+    def _drained(self) -> None:
+        assert self._loop is not None
+        self._listeners.close()
+        self.should_exit = True
+        self._loop.call_later(FINISH_S, self._hang_up)
+
+    def _hang_up(self) -> None:
+        """On those who do not take their answers."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._listeners.close()
+        await super().shutdown(sockets)
+
+
+def _protocol(connected: Callable[[], None]) -> type[OneWriteProtocol]:
+    class Protocol(OneWriteProtocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            connected()
+
+    return Protocol
