@@ -21,7 +21,7 @@ FILE_VARIABLE: Final = "ASGI_GATEWAY_CONFIG"
 _OF_KUBERNETES: Final = re.compile(
     rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)"
 )
-SECRETS: Final = frozenset({"id_key"})
+SECRETS: Final = frozenset({"id_key", "access.keys"})
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -40,6 +40,7 @@ class ServerSettings(_Section, frozen=True, kw_only=True):
     # not the server ends an idle connection and no request meets a closing socket.
     keepalive_s: Positive = 100.0
     backlog: Count = 65_535
+    insecure: bool = False
 
 
 class UpstreamSettings(_Section, frozen=True, kw_only=True):
@@ -125,6 +126,13 @@ class TrainingSettings(_Section, frozen=True, kw_only=True):
     embedded: bool = False
 
 
+class AccessSettings(_Section, frozen=True, kw_only=True):
+    """API keys, in a file or as NAME=SHA256HEX; without any, every caller is let in."""
+
+    keys_file: str = ""
+    keys: tuple[str, ...] = ()
+
+
 class StateSettings(_Section, frozen=True, kw_only=True):
     """The journal of sessions and open samples."""
 
@@ -151,6 +159,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     session: SessionSettings = SessionSettings()
     client: ClientSettings = ClientSettings()
     models: ModelSettings = ModelSettings()
+    access: AccessSettings = AccessSettings()
     state: StateSettings = StateSettings()
     training: TrainingSettings = TrainingSettings()
     limits: LimitSettings = LimitSettings()
@@ -209,7 +218,7 @@ def load(
             try:
                 value = _convert(raw, fields[path])
             except msgspec.ValidationError as error:
-                problems.append(f"{source}: {path} = {_shown(path, raw)}: {error}")
+                problems.append(f"{source}: {path} = {shown(path, raw)}: {error}")
                 continue
             values[path], sources[path] = value, source
     if problems:
@@ -291,8 +300,10 @@ def _hint(path: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _shown(path: str, raw: Any) -> str:
-    return "(hidden)" if path in SECRETS else repr(raw)
+def shown(path: str, value: Any) -> str:
+    """A value as text, without secrets and without user and password of the URLs in it."""
+    hidden = path in SECRETS and value
+    return "(hidden)" if hidden else re.sub(r"//[^/@\s]*@", "//(hidden)@", repr(value))
 
 
 def _build(values: Mapping[str, Any]) -> Settings:

@@ -5,7 +5,7 @@
 | 12 | `__init__`, `__main__` |
 | 11 | `app` |
 | 10 | `routes`, `training/handshake` |
-| 9 | `handlers`, `handshake`, `keeper`, `rest` |
+| 9 | `answering`, `handlers`, `handshake`, `keeper`, `rest` |
 | 8 | `sampling` |
 | 7 | `runs`, `training/behind` |
 | 6 | `bulk`, `gauges`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
@@ -17,10 +17,12 @@
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy` |
 | 3 | `upstream/connection`, `upstream/request` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
-| 2 | `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
+| 2 | `route`, `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 2 | `peer` |
+| 3 | `access/*` |
+| 0 | `caller` |
 | 1 | `admission`, `procfs`, `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
