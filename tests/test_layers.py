@@ -22,7 +22,7 @@
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 2 | `peer` |
 | 3 | `access/*` |
-| 0 | `caller` |
+| 0 | `addresses`, `caller` |
 | 1 | `admission`, `procfs`, `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |

@@ -20,8 +20,8 @@ def canonical(entry: str) -> str:
         return entry
     try:
         if entry.endswith("/*"):
-            path = parse(f"{entry[:-2]}/weights/x", "models")
-            return _all_of(path.run)
+            run = entry.removeprefix(_SCHEME).removesuffix("/*")
+            return _all_of(parse(f"{_SCHEME}{run}/weights/x", "models").run)
         return str(parse(entry, "models"))
     except Malformed:
         raise ValueError(
