@@ -55,9 +55,10 @@ class Trainer:
         self._clock = clock
         self._beats: OrderedDict[str, float] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
-        # What one caller did is never told another, whatever the trainer makes of their keys.
-        self._saves: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._paths: OrderedDict[tuple[str, str], str] = OrderedDict()
+        # What one caller did is never told another, whatever the trainer makes of their keys: who
+        # saves under a request id; who minted a sampler, with which weights.
+        self._saves: OrderedDict[str, str] = OrderedDict()
+        self._paths: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._answers: OrderedDict[tuple[str, str], Answer] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -144,7 +145,7 @@ class Trainer:
         if answer.status == 200 and isinstance(promise, dict):
             request_id = promise.get("request_id")
             if isinstance(request_id, str):
-                _remember(self._saves, (caller, request_id), None)
+                _remember(self._saves, request_id, caller)
         return answer
 
     def overheard(self, poll: bytes, send: Send, caller: str) -> Send:
@@ -154,7 +155,7 @@ class Trainer:
         """
         asked = _decoded(poll)
         request_id = asked.get("request_id") if isinstance(asked, dict) else None
-        if not isinstance(request_id, str) or (caller, request_id) not in self._saves:
+        if not isinstance(request_id, str) or self._saves.get(request_id) != caller:
             return send
         status, heard = 0, b""
 
@@ -173,14 +174,16 @@ class Trainer:
 
     def _learn(self, caller: str, request_id: str, result: Any) -> None:
         if isinstance(result, dict) and result.get("type") != "try_again":
-            self._saves.pop((caller, request_id), None)
+            self._saves.pop(request_id, None)
             sampler, path = result.get("sampling_session_id"), result.get("path")
             if isinstance(sampler, str) and isinstance(path, str):
-                _remember(self._paths, (caller, sampler), path)
+                _remember(self._paths, sampler, (caller, path))
 
     async def sampler(self, sampling_session_id: str, scope: Scope, caller: str) -> Minted | None:
         """What is known of a sampler, from its save or else from the trainer; None if nothing."""
-        path = self._paths.get((caller, sampling_session_id))
+        minter, path = self._paths.get(sampling_session_id, (caller, None))
+        if minter != caller:
+            return None
         if path is not None:
             return Minted(path, None)
         if not sampling_session_id.replace("-", "").replace("_", "").isalnum():
