@@ -142,6 +142,13 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "over" in problems(tmp_path, text + "\n")[0]
 
 
+def test_the_example_of_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/access.md").read_text()
+    example = page.split("```toml\n")[1].split("```")[0]
+    callers = {key.caller.name for key in read(tmp_path, example).by_digest.values()}
+    assert callers == {"alice", "prometheus"}
+
+
 def test_nothing_configured_has_no_problem() -> None:
     assert list(keys.problems(AccessSettings())) == []
     assert not keys.is_configured(AccessSettings())
