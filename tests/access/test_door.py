@@ -124,6 +124,17 @@ def test_a_request_costs_little() -> None:
     assert min(runs) / 500 < 6e-6
 
 
+def test_clients_that_send_it_in_different_places() -> None:
+    entering = door()
+    for before in (5, 0, 9, 9, 2, 2, 5):
+        usual = [(f"x-{n}", "value") for n in range(before)]
+        assert entering.enter(pairs(*usual, ("x-api-key", RIGHT)), "sample").name == "alice"
+        assert entering.enter(pairs(*usual, ("authorization", f"Bearer {RIGHT}")), "sample")
+        for wrong in ([*usual], [*usual, ("x-api-key", "wrong")], [*usual, ("x-other", RIGHT)]):
+            with pytest.raises(Unauthorized):
+                entering.enter(pairs(*wrong), "sample")
+
+
 # --- scopes ---------------------------------------------------------------------------------------
 
 
