@@ -155,6 +155,7 @@ async def test_no_output_has_a_secret_or_a_prompt(tmp_path: Path) -> None:
     assert "upstream.urls = ('http://(hidden)@" in "".join(heard)
     lines = log.read_text()
     assert lines.count("\n") >= 5
+    assert lines.count('"caller":"a"') == lines.count("\n")
     heard.append(lines)
     heard += [
         path.read_bytes().decode("latin-1")
