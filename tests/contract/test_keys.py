@@ -43,9 +43,11 @@ def keys(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.fixture
-def gateway(upstream: str, keys: Path) -> Iterator[Served]:
-    with under("uvicorn", upstream, access__keys_file=keys, poll__hold_s=5) as served:
+@pytest.fixture(scope="module")
+def gateway(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    file = tmp_path_factory.mktemp("keys") / "keys.toml"
+    file.write_text(entries(KEYS))
+    with under("uvicorn", upstream, access__keys_file=file, poll__hold_s=5) as served:
         yield served
 
 
@@ -86,10 +88,11 @@ def test_a_key_that_may_not_fails_at_once(
         assert sum(count[status] for count in asked.values()) <= 4, asked
 
 
-def test_a_key_that_is_taken_away_ends_what_its_client_asks_next(
-    gateway: Served, keys: Path
-) -> None:
-    with sdk_process(TINKER_API_KEY=secret_of("alice")) as sdk:
+def test_a_key_that_is_taken_away_ends_what_its_client_asks_next(upstream: str, keys: Path) -> None:
+    with (
+        under("uvicorn", upstream, access__keys_file=keys) as gateway,
+        sdk_process(TINKER_API_KEY=secret_of("alice")) as sdk,
+    ):
         assert_right(sdk.sample(gateway, [1], params={"max_tokens": 2}), [1], max_tokens=2)
         keys.write_text(entries({"other": {"sha256": hashed("x")}}))
         gateway.process.wait_for(lambda: not works(gateway, secret_of("alice")), "reload")
