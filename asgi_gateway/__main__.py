@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
-from asgi_gateway.settings import SECRETS, Loaded, Settings, SettingsError, leaves, load
+from asgi_gateway.access import bind, keys
+from asgi_gateway.access import command as hash_key
+from asgi_gateway.settings import Loaded, Settings, SettingsError, leaves, load, shown
 from asgi_gateway.state import StateError
 from asgi_gateway.upstream import naming
 
@@ -18,9 +20,12 @@ NO_UPSTREAM: Final = (
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    if arguments.command == "hash-key":
+        return hash_key.run(arguments.name, new=arguments.new)
     flags = {
         "server.host": arguments.host,
         "server.port": arguments.port,
+        "server.insecure": arguments.insecure or None,
         "upstream.urls": arguments.upstream,
         "models.base": arguments.base_model,
         "models.adapters": arguments.adapter,
@@ -52,11 +57,13 @@ def _problems(settings: Settings) -> list[str]:
     if not settings.upstream.urls:
         problems.append(NO_UPSTREAM)
     problems += [
-        f"upstream.urls: {url!r} must start with http:// or https://"
+        f"upstream.urls: {shown('upstream.urls', url)} must start with http:// or https://"
         for url in settings.upstream.urls
         if not url.startswith(("http://", "https://"))
     ]
     problems += naming.problems(settings.models)
+    problems += keys.problems(settings.access)
+    problems += bind.problems(settings)
     return problems
 
 
@@ -72,8 +79,9 @@ def _show(loaded: Loaded) -> None:
         value: Any = loaded.settings
         for name in path.split("."):
             value = getattr(value, name)
-        shown = "(hidden)" if path in SECRETS and value is not None else repr(value)
-        sys.stdout.write(f"{path} = {shown}  # {loaded.sources.get(path, 'default')}\n")
+        sys.stdout.write(
+            f"{path} = {shown(path, value)}  # {loaded.sources.get(path, 'default')}\n"
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,6 +113,12 @@ def _parser() -> argparse.ArgumentParser:
             metavar="PATH=NAME",
             help="what the upstream calls the weights of a tinker:// path; repeatable",
         )
+        command.add_argument(
+            "--insecure",
+            action="store_true",
+            help="listen beyond this machine although no key is configured",
+        )
+    hash_key.add_to(commands)
     return parser
 
 

@@ -8,25 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from asgi_gateway import gauges
+from asgi_gateway.access.door import Door
+from asgi_gateway.access.keys import is_configured
 from asgi_gateway.admission import Admission
 from asgi_gateway.allocator import Allocator, malloc_trim
-from asgi_gateway.asgi import (
-    App,
-    Call,
-    ClientGone,
-    Receive,
-    Reply,
-    Scope,
-    Send,
-    error_reply,
-    path_below_root,
-    read_body,
-    replayed,
-    send_reply,
-)
+from asgi_gateway.answering import Answering
+from asgi_gateway.asgi import App, Receive, Scope, Send, error_reply, path_below_root, send_reply
 from asgi_gateway.clock import Clock, SystemClock
 from asgi_gateway.drain import Drain, Left
-from asgi_gateway.errors import Foreign, GatewayError, NotFound, Unready, WrongMethod
+from asgi_gateway.errors import NotFound, Unready
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
@@ -37,7 +27,8 @@ from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.pauses import GcPauses, LoopLag
 from asgi_gateway.rest import RestHandlers
-from asgi_gateway.routes import Match, Table
+from asgi_gateway.route import BEYOND
+from asgi_gateway.routes import Table
 from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.sampling import SWEEP_BUDGET, Sampling
 from asgi_gateway.sessions import Sessions
@@ -57,7 +48,6 @@ TICK_S: Final = 0.1
 # An upstream that falls silent is told by the transport's read timeout, which hands the sample back
 # to its client. The work clock ends it for good, so of the two it comes second.
 SILENCE_FIRST_S: Final = 1.0
-_INTERNAL_ERROR: Final = Reply(500, b'{"detail":"an internal error of the gateway"}')
 
 
 class Gateway:
@@ -72,6 +62,10 @@ class Gateway:
         self.settings = settings
         self._inner = inner
         self._clock = clock or SystemClock()
+        keyed = is_configured(settings.access)
+        self._door = Door(settings.access, self._clock) if keyed else None
+        # What another application behind us answers is its own to guard.
+        self._beyond = BEYOND if keyed and inner is None else None
         self._samplelog = (
             SampleLog(settings.log, settings.upstream.urls, self._clock, self._model_of)
             if settings.log.samples
@@ -115,6 +109,7 @@ class Gateway:
             metrics=self._metrics,
             admission=self._admission,
             samplelog=self._samplelog,
+            quota=self._door.quota if self._door is not None else None,
         )
         self._sessions = Sessions(
             settings.session.timeout_s, settings.session.retention_s, ids, ledger
@@ -146,7 +141,16 @@ class Gateway:
         )
         gauges.of_process(self._metrics, self._lag, self._pauses, self._drain, self._samplelog)
         gauges.of_store(self._metrics, self._store)
-        gauges.of_identity(self._metrics, self._sessions, self._keeper)
+        gauges.of_identity(self._metrics, self._sessions, self._keeper, self._door)
+        self._answering = Answering(
+            door=self._door,
+            delivery=self._sampling.delivery,
+            behind=self._behind,
+            trainer=trainer,
+            metrics=self._metrics,
+            hold_s=settings.poll.hold_s,
+            begin=self.open,
+        )
         self._allocator = Allocator(malloc_trim())
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
@@ -167,11 +171,11 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http":
-            match = self._table.find(path_below_root(scope))
+            match = self._table.find(path_below_root(scope)) or self._beyond
             if match is not None:
-                await self._answer(match, scope, receive, send)
+                await self._answering.answer(match, scope, receive, send)
             elif self._behind is not None:
-                await self._pass_on(scope, receive, send)
+                await self._answering.pass_on(scope, receive, send)
             else:
                 await send_reply(send, error_reply(NotFound(f"no route {scope['path']!r:.200}")))
         elif kind == "lifespan":
@@ -182,48 +186,6 @@ class Gateway:
         elif kind == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
-
-    async def _answer(self, match: Match, scope: Scope, receive: Receive, send: Send) -> None:
-        route, body = match.route, b""
-        method, cap_bytes = route.method, route.body_cap_bytes
-        try:
-            if self._ticker is None:
-                await self.open()  # a host that runs no lifespan for the apps it mounts
-            if method is not None and scope["method"] != method:
-                raise WrongMethod(f"use {method}")
-            if cap_bytes is not None:
-                body = await read_body(scope, receive, cap_bytes)
-            reply = await route.handler(Call(scope, receive, body, match.tail))
-        except ClientGone:
-            return
-        except GatewayError as error:
-            if isinstance(error, Foreign) and self._behind is not None:
-                if self._trainer is not None:
-                    send = self._trainer.overheard(body, send)
-                await self._pass_on(scope, replayed(body, receive), send)
-                return
-            reply = error_reply(error)
-            if isinstance(error, WrongMethod) and method is not None:
-                allow = ((b"allow", method.encode()),)
-                reply = Reply(reply.status, reply.body, headers=allow)
-        except Exception:
-            log.exception("bug while answering %s", scope["path"])
-            self._metrics.bugs += 1
-            reply = _INTERNAL_ERROR
-        await send_reply(send, reply, close=self._sampling.delivery.stopping)
-
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let what is behind us answer. A poll waits for a trainer that is away: the SDK repeats
-        one at once after a 5xx."""
-        assert self._behind is not None
-        if isinstance(self._behind, Proxy):
-            if self._ticker is None:
-                await self.open()
-            is_poll = scope["path"].endswith("/retrieve_future")
-            patience_s = self.settings.poll.hold_s if is_poll else 0.0
-            await self._behind.forward(scope, receive, send, patience_s=patience_s)
-        else:
-            await self._behind(scope, receive, send)
 
     # --- lifetime --------------------------------------------------------------------------------
 
@@ -245,6 +207,7 @@ class Gateway:
             if isinstance(self._behind, Proxy):
                 self._behind.open()
             self._ticker = asyncio.create_task(self._tick_for_ever())
+            self._answering.is_open = True
             self._catalog_task = asyncio.create_task(self._catalog.refresh())
 
     def drain(self, stopped: Callable[[], None]) -> None:
@@ -258,12 +221,18 @@ class Gateway:
         if isinstance(self._behind, Proxy):
             self._behind.stop_holding()
 
+    def reload_keys(self) -> None:
+        """Read the keys file again now; within the gateway's event loop."""
+        if self._door is not None:
+            self._door.reload()
+
     async def close(self) -> None:
         """End all work and connections; unfinished samples answer 410 until the process is gone."""
         ticker, self._ticker = self._ticker, None
         if ticker is None:
             return
         self._closed = True
+        self._answering.is_open = False
         self._pauses.close()
         tasks = [task for task in (ticker, self._catalog_task) if task is not None]
         for task in tasks:
@@ -274,6 +243,8 @@ class Gateway:
         if self._transport is not self._client:
             await self._transport.close()
         await self._client.close()
+        if self._door is not None:
+            await self._door.close()
         if self._trainer is not None:
             await self._trainer.close()
         if isinstance(self._behind, Proxy):
@@ -306,6 +277,8 @@ class Gateway:
             self._store.shrink()
         if self._keeper is not None:
             self._keeper.tick(now)
+        if self._door is not None:
+            self._door.tick(now)
         if self._samplelog is not None:
             self._samplelog.tick()
 

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from asgi_gateway.caller import Caller
 from asgi_gateway.errors import GatewayError, TooLarge, UnsupportedEncoding
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -35,6 +36,7 @@ class Call(msgspec.Struct, gc=False):
     receive: Receive
     body: bytes
     tail: str
+    caller: Caller
 
 
 class ClientGone(Exception):
@@ -109,9 +111,9 @@ def _headers(content_type: bytes, size: int) -> tuple[tuple[bytes, bytes], ...]:
 def error_reply(error: GatewayError) -> Reply:
     """The HTTP form of an error at the door; the SDK shows `detail` to its user."""
     body = msgspec.json.encode({"detail": str(error)})
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers = error.headers
     if error.retry_after_s is not None:
-        headers = ((b"retry-after", b"%d" % max(1, round(error.retry_after_s))),)
+        headers = (*headers, (b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
     return Reply(error.status, body, JSON, headers)
 
 

@@ -15,6 +15,7 @@ class GatewayError(Exception):
     """Root of all of them; `status` is the HTTP status where the error is an answer."""
 
     status: ClassVar[int] = 500
+    headers: ClassVar[tuple[tuple[bytes, bytes], ...]] = ()
     retry_after_s: float | None = None
 
 
@@ -29,6 +30,20 @@ class RequestError(GatewayError):
 
 class Malformed(RequestError):
     """A value that cannot be used; the text names field, value and limit."""
+
+
+class Unauthorized(RequestError):
+    """No key, or one that is not good; fatal for the SDK on every route but the heartbeat."""
+
+    status = 401
+    # Without error="invalid_token", at which the SDK would try to trade its key for another.
+    headers = ((b"www-authenticate", b'Bearer realm="asgi-gateway"'),)
+
+
+class Forbidden(RequestError):
+    """A right key that may not do this; the SDK raises at once."""
+
+    status = 403
 
 
 class NotFound(RequestError):

@@ -1,6 +1,7 @@
 """What the parts hold, as gauges."""
 
 from asgi_gateway import procfs
+from asgi_gateway.access.door import Door
 from asgi_gateway.drain import Drain
 from asgi_gateway.keeper import Keeper
 from asgi_gateway.metrics import Metrics
@@ -43,8 +44,11 @@ def of_process(
         samplelog.add_to(metrics)
 
 
-def of_identity(metrics: Metrics, sessions: Sessions, keeper: Keeper | None) -> None:
+def of_identity(
+    metrics: Metrics, sessions: Sessions, keeper: Keeper | None, door: Door | None
+) -> None:
     metrics.gauge("sessions", "Sessions known.", lambda: len(sessions))
     if keeper is not None:
-        metrics.gauge("journal_healthy", "1 while it is written.", lambda: int(keeper.healthy))
-        metrics.gauge("journal_bytes", "Size of the journal.", lambda: keeper.nbytes)
+        keeper.add_to(metrics)
+    if door is not None:
+        door.add_to(metrics)

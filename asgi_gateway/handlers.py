@@ -25,7 +25,7 @@ from asgi_gateway.peer import Peer
 from asgi_gateway.protocol import reader
 from asgi_gateway.replies import Failed, Finished
 from asgi_gateway.sampling import Sampling
-from asgi_gateway.sessions import CALLER, SamplingSession, Sessions
+from asgi_gateway.sessions import SamplingSession, Sessions
 from asgi_gateway.store.completions import Completion, Page
 from asgi_gateway.store.records import Record
 from asgi_gateway.upstream.catalog import Catalog
@@ -35,8 +35,9 @@ from asgi_gateway.upstream.request import EMPTY_STOP_SINCE, build
 class Behind(Protocol):
     """The trainer, where there is one: it makes samplers too."""
 
-    async def minted(self, sampling_session_id: str, scope: Scope) -> SamplingSession:
-        """A sampler of the trainer's. Raises NotFound where it has none of this id."""
+    async def minted(self, sampling_session_id: str, call: Call) -> SamplingSession:
+        """A sampler of the trainer's. Raises NotFound where it has none of this id for the caller,
+        Forbidden where the caller may not use its model."""
 
 
 class SamplingHandlers:
@@ -59,27 +60,27 @@ class SamplingHandlers:
         self._inline_bytes = inline_bytes
         self._behind = behind
 
-    async def _sampler(self, sampling_session_id: str, scope: Scope) -> SamplingSession:
+    async def _sampler(self, sampling_session_id: str, call: Call) -> SamplingSession:
         """A sampling session of this caller, alive from now; the trainer may have minted it."""
         try:
-            found = self._sessions.find_sampling(sampling_session_id, CALLER)
+            found = self._sessions.find_sampling(sampling_session_id, call.caller.name)
         except NotFound:
-            ours = self._sessions.may_have_issued(sampling_session_id, CALLER)
+            ours = self._sessions.may_have_issued(sampling_session_id, call.caller.name)
             if self._behind is None or ours:
                 raise
-            found = await self._behind.minted(sampling_session_id, scope)
+            found = await self._behind.minted(sampling_session_id, call)
         self._sessions.alive(found.session, self._clock.now())
         return found
 
     async def asample(self, call: Call) -> Reply:
         request = _SAMPLE(call.body)
-        sampling = await self._sampler(request.sampling_session_id, call.scope)
+        sampling = await self._sampler(request.sampling_session_id, call)
         model = sampling.model
         params = request.sampling_params
         empty_stop = params is not None and params.stop == []
         try:
             record = self._sampling.submit(
-                CALLER,
+                call.caller,
                 sampling.sampling_session_id,
                 request.seq_id,
                 build(
@@ -98,7 +99,7 @@ class SamplingHandlers:
 
     async def retrieve_future(self, call: Call) -> Reply:
         request = _RETRIEVE(call.body)
-        record = self._sampling.find(request.request_id, CALLER)
+        record = self._sampling.find(request.request_id, call.caller.name)
         self._sessions.sign_of_life(record.sampling_session_id, self._clock.now())
         peer = Peer(call.receive)
         try:
@@ -147,9 +148,11 @@ class SamplingHandlers:
             raise Malformed(f"target.type is {target.type!r:.40}, must be sampling_session")
         delivery, peer = self._sampling.delivery, Peer(call.receive)
         try:
-            sampling = await self._sampler(target.sampling_session_id, call.scope)
+            sampling = await self._sampler(target.sampling_session_id, call)
             if request.retrieved_request_ids:
-                await self._sampling.bulk.acknowledge(request.retrieved_request_ids, CALLER)
+                await self._sampling.bulk.acknowledge(
+                    request.retrieved_request_ids, call.caller.name
+                )
             page = await delivery.completions(
                 sampling.sampling_session_id,
                 target.cloned_sampler_id,
@@ -159,7 +162,7 @@ class SamplingHandlers:
             )
         except NotFound:
             # 404 would poison the whole client, also for samples that it submits elsewhere.
-            if not self._sessions.may_have_issued(target.sampling_session_id, CALLER):
+            if not self._sessions.may_have_issued(target.sampling_session_id, call.caller.name):
                 raise
             await delivery.nothing(peer, request.timeout)
             page = Page([], request.prev_cursor)
@@ -172,13 +175,13 @@ class SamplingHandlers:
     async def cancel_future(self, call: Call) -> Reply:
         request_id = _CANCEL(call.body).request_id
         try:
-            self._sampling.cancel(self._sampling.find(request_id, CALLER))
+            self._sampling.cancel(self._sampling.find(request_id, call.caller.name))
         except Gone:
             return EMPTY  # nothing left to cancel
         return EMPTY
 
     async def join_sampling_session(self, call: Call) -> Reply:
-        sampling = await self._sampler(_JOIN(call.body).sampling_session_id, call.scope)
+        sampling = await self._sampler(_JOIN(call.body).sampling_session_id, call)
         counter = self._sessions.join(sampling)
         return json_reply(replies.SamplingSessionJoined(counter))
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from asgi_gateway import protocol, replies
+from asgi_gateway.access.models import require
 from asgi_gateway.admission import Admission
 from asgi_gateway.asgi import EMPTY, TEXT, Call, Reply, json_reply
 from asgi_gateway.clock import Clock
@@ -10,7 +11,7 @@ from asgi_gateway.errors import Gone, Unready
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
-from asgi_gateway.sessions import CALLER, Session, Sessions
+from asgi_gateway.sessions import Session, Sessions
 from asgi_gateway.settings import ClientSettings
 from asgi_gateway.upstream.catalog import Catalog, Model
 
@@ -54,7 +55,7 @@ class HandshakeHandlers:
     async def create_session(self, call: Call) -> Reply:
         request = _CREATE_SESSION(call.body)
         session = self._sessions.create(
-            CALLER,
+            call.caller.name,
             self._clock.now(),
             display_name=request.display_name,
             user_metadata=request.user_metadata,
@@ -65,25 +66,26 @@ class HandshakeHandlers:
         request = _CREATE_SAMPLING(call.body)
         session = await self._session(request.session_id, call)
         self._sessions.alive(session, self._clock.now())
+        require(call.caller, request.base_model, request.model_path)
         model = await self._model(request, call)
         made = self._sessions.create_sampling(session, request.sampling_session_seq_id, model)
         return json_reply(replies.SamplingSessionCreated(made.sampling_session_id))
 
-    async def _session(self, session_id: str, _: Call) -> Session:
-        return self._sessions.find(session_id, CALLER)
+    async def _session(self, session_id: str, call: Call) -> Session:
+        return self._sessions.find(session_id, call.caller.name)
 
     async def _model(self, request: protocol.CreateSamplingSession, _: Call) -> Model:
         return await self._catalog.resolve(request.base_model, request.model_path)
 
     async def session_heartbeat(self, call: Call) -> Reply:
-        session = self._sessions.find(_HEARTBEAT(call.body).session_id, CALLER)
+        session = self._sessions.find(_HEARTBEAT(call.body).session_id, call.caller.name)
         self._sessions.alive(session, self._clock.now())
         return json_reply(replies.HeartbeatSeen())
 
     async def finish_session(self, call: Call) -> Reply:
         _FINISH(call.body)
         try:
-            session = self._sessions.find(call.tail, CALLER)
+            session = self._sessions.find(call.tail, call.caller.name)
         except Gone:
             return EMPTY  # a repeat
         await self._end(session)
@@ -94,7 +96,7 @@ class HandshakeHandlers:
             await self._sampling.bulk.end_session(sampling.sampling_session_id, finished=True)
 
     async def sampler(self, call: Call) -> Reply:
-        sampling = self._sessions.find_sampling(call.tail, CALLER)
+        sampling = self._sessions.find_sampling(call.tail, call.caller.name)
         self._sessions.alive(sampling.session, self._clock.now())
         return json_reply(
             protocol.Sampler(
@@ -104,12 +106,15 @@ class HandshakeHandlers:
             )
         )
 
-    async def server_capabilities(self, _: Call) -> Reply:
+    async def server_capabilities(self, call: Call) -> Reply:
         if not self._catalog.known:
             await self._catalog.refresh()
         if not self._catalog.known:
             raise Unready("no upstream has said which models it serves yet")
-        return json_reply(protocol.Capabilities(self._catalog.supported()))
+        supported, models = self._catalog.supported(), call.caller.models
+        if models is not None:
+            supported = [model for model in supported if model.model_name in models]
+        return json_reply(protocol.Capabilities(supported))
 
     async def telemetry(self, _: Call) -> Reply:
         """Accepted and dropped: bodies hold stack traces and paths of the user's machine."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from asgi_gateway.ledger import Ledger
+from asgi_gateway.metrics import Metrics
 from asgi_gateway.sessions import Sessions
 from asgi_gateway.state.events import (
     Accepted,
@@ -73,6 +74,10 @@ class Keeper(Ledger):
     @property
     def nbytes(self) -> int:
         return self._journal.nbytes
+
+    def add_to(self, metrics: Metrics) -> None:
+        metrics.gauge("journal_healthy", "1 while it is written.", lambda: int(self.healthy))
+        metrics.gauge("journal_bytes", "Size of the journal.", lambda: self.nbytes)
 
     def begin(self, epoch: str, wall_time: float) -> int:
         """Note the start of this process; returns the base of its completion cursors."""

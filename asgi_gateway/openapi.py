@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from asgi_gateway import replies
-from asgi_gateway.errors import GatewayError, Malformed, TooLarge, UnsupportedEncoding
+from asgi_gateway.caller import Access
+from asgi_gateway.errors import (
+    Forbidden,
+    GatewayError,
+    Malformed,
+    TooLarge,
+    Unauthorized,
+    UnsupportedEncoding,
+)
 from asgi_gateway.operations import ERRORS, MAX_LIMIT, MAX_OFFSET, OPERATIONS, Operation
 from asgi_gateway.protocol import API
 from asgi_gateway.schemas import components, reference
@@ -22,7 +30,8 @@ class Served(NamedTuple):
     path: str
     method: str | None
     body_cap_bytes: int | None
-    refused: str | None = None
+    refused: str | None
+    access: Access
 
 
 def document(routes: Iterable[Served]) -> dict[str, Any]:
@@ -44,15 +53,18 @@ def document(routes: Iterable[Served]) -> dict[str, Any]:
             "description": "Integers are written without fraction and exponent: 1, not 1.0 or 1e0.",
             "version": version("asgi-gateway"),
         },
-        # No key is as good as any until keys are configured.
-        "security": [{}, {"ApiKey": []}],
+        # Where no key is configured, none is needed anywhere.
+        "security": [{"ApiKey": []}, {"Bearer": []}, {}],
         "paths": paths,
         # Paths of the SDK that are answered with 422 and this text, whatever the method.
         "x-refused": refused,
         "components": {
             "schemas": components(),
             "responses": {error.__name__: _error(error) for error in ERRORS},
-            "securitySchemes": {"ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"}},
+            "securitySchemes": {
+                "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "Bearer": {"type": "http", "scheme": "bearer"},
+            },
         },
     }
 
@@ -62,6 +74,13 @@ def _operation(route: Served, operation: Operation) -> dict[str, Any]:
     errors: list[type[GatewayError]] = [*operation.errors, TooLarge, UnsupportedEncoding]
     described: dict[str, Any] = {"operationId": "_".join(filter(None, words))}
     described["summary"] = operation.summary
+    if route.access == "none":
+        described["security"] = []
+    else:
+        # For these schemes a requirement names roles since 3.1: the scope of the key.
+        needed = [route.access]
+        described["security"] = [{"ApiKey": needed}, {"Bearer": needed}, {}]
+        errors += [Unauthorized, Forbidden]
     text = {"type": "string"}
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "header", "description": meaning, "schema": text}

@@ -6,12 +6,14 @@ import msgspec
 
 from asgi_gateway import protocol, replies
 from asgi_gateway.errors import (
+    Forbidden,
     GatewayError,
     Gone,
     Malformed,
     NotFound,
     Overloaded,
     TooLarge,
+    Unauthorized,
     Unready,
     Unsupported,
     UnsupportedEncoding,
@@ -52,6 +54,8 @@ _TEXT: Final = "text/plain"
 # Errors whose response is the same wherever it occurs.
 ERRORS: Final[dict[type[GatewayError], str]] = {
     Malformed: "The body is not what the route takes; `detail` names field, value and limit.",
+    Unauthorized: "No API key, or one that is not good; asked for where keys are configured.",
+    Forbidden: "The API key has another scope, or may not use this model.",
     NotFound: "An id that was never issued here, or whose session was finished.",
     Gone: "Issued here and no longer held; a sample is to be submitted again.",
     TooLarge: "The body is larger than the route takes.",

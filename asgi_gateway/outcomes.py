@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from asgi_gateway.access.quota import Quota
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.store.records import Record
@@ -18,9 +19,12 @@ OUTCOMES: Final = {
 class Outcomes:
     """Told of every sample once, when it is settled."""
 
-    def __init__(self, metrics: Metrics, samplelog: SampleLog | None = None) -> None:
+    def __init__(
+        self, metrics: Metrics, samplelog: SampleLog | None = None, quota: Quota | None = None
+    ) -> None:
         self._metrics = metrics
         self._samplelog = samplelog
+        self._quota = quota
 
     def settled(self, record: Record, now: float) -> None:
         """Count one sample: the time in line of each, the upstream's of those that were sent.
@@ -35,5 +39,7 @@ class Outcomes:
         self._metrics.stage("queued", queued_s)
         if record.attempts:
             self._metrics.stage("upstream", upstream_s)
+        if self._quota is not None:
+            self._quota.settled(record.caller)
         if self._samplelog is not None:
             self._samplelog.settled(record, outcome, queued_s, upstream_s)

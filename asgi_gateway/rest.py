@@ -13,11 +13,12 @@ from urllib.parse import parse_qs
 import msgspec
 
 from asgi_gateway import checkpoints, protocol
+from asgi_gateway.access.models import require, usable
 from asgi_gateway.asgi import Call, Reply, Scope, json_reply
 from asgi_gateway.errors import Malformed, NotFound, Unsupported
 from asgi_gateway.operations import MAX_LIMIT, MAX_OFFSET
 from asgi_gateway.protocol import reader
-from asgi_gateway.sessions import CALLER, Sessions
+from asgi_gateway.sessions import Sessions
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.naming import Adapter, parse
 
@@ -34,44 +35,48 @@ class RestHandlers:
 
     async def training_runs(self, call: Call) -> Reply:
         limit, offset = _range(call.scope, RUNS_LIMIT)
-        runs = checkpoints.training_runs(await self._catalog.adapters(), CALLER)
+        adapters = usable(call.caller, await self._catalog.adapters())
+        runs = checkpoints.training_runs(adapters, call.caller.name)
         part, cursor = checkpoints.page(runs, limit, offset)
         return json_reply(protocol.TrainingRunList(part, cursor))
 
     async def training_run(self, call: Call) -> Reply:
-        [run] = checkpoints.training_runs(await self._adapters_of(call.tail), CALLER)
+        [run] = checkpoints.training_runs(await self._adapters_of(call), call.caller.name)
         return json_reply(run)
 
     async def run_checkpoints(self, call: Call) -> Reply:
         """All of one run; the SDK asks for no part of it."""
-        listed = checkpoints.checkpoints(await self._adapters_of(call.tail))
+        listed = checkpoints.checkpoints(await self._adapters_of(call))
         return json_reply(protocol.CheckpointList(listed))
 
     async def checkpoints(self, call: Call) -> Reply:
         limit, offset = _range(call.scope, CHECKPOINTS_LIMIT)
-        listed = checkpoints.checkpoints(await self._catalog.adapters())
+        listed = checkpoints.checkpoints(usable(call.caller, await self._catalog.adapters()))
         part, cursor = checkpoints.page(listed, limit, offset)
         return json_reply(protocol.CheckpointList(part, cursor))
 
     async def weights_info(self, call: Call) -> Reply:
-        path = parse(_WEIGHTS_INFO(call.body).tinker_path, "tinker_path")
+        text = _WEIGHTS_INFO(call.body).tinker_path
+        path = parse(text, "tinker_path")
+        require(call.caller, None, text)
         adapter = await self._catalog.adapter(path)
         return json_reply(protocol.WeightsInfo(adapter.base_model, adapter.is_lora))
 
     async def sessions(self, call: Call) -> Reply:
         limit, offset = _range(call.scope, SESSIONS_LIMIT)
-        part = islice(self._sessions.newest(CALLER), offset, offset + limit)
+        part = islice(self._sessions.newest(call.caller.name), offset, offset + limit)
         return json_reply(protocol.SessionList([session.session_id for session in part]))
 
     async def session(self, call: Call) -> Reply:
         """Nothing is trained in a session here, so it has no training runs."""
-        session = self._sessions.read(call.tail, CALLER)
+        session = self._sessions.read(call.tail, call.caller.name)
         samplers = [made.sampling_session_id for made in session.sampling.values()]
         metadata = _as_text(session.user_metadata)
         return json_reply(protocol.SessionInfo([], samplers, metadata, session.display_name))
 
-    async def _adapters_of(self, run: str) -> list[Adapter]:
-        adapters = await self._catalog.adapters(run)
+    async def _adapters_of(self, call: Call) -> list[Adapter]:
+        run = call.tail
+        adapters = usable(call.caller, await self._catalog.adapters(run))
         if not adapters:
             raise NotFound(f"training run {run!r:.200}: no upstream lists an adapter of it")
         return adapters

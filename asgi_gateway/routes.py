@@ -1,38 +1,26 @@
-"""The flat table: path -> method, handler, body cap. Misses are not-found and wrong method."""
+"""The flat table: path -> method, handler, body cap, what a key must be good for.
 
-from collections.abc import Awaitable, Callable, Iterator
+Misses are not-found and wrong method.
+"""
+
+from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
 from asgi_gateway.asgi import Call, Reply, json_reply
+from asgi_gateway.caller import Access
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.openapi import Served, document
 from asgi_gateway.protocol import API
 from asgi_gateway.rest import Refusal, RestHandlers, refusals
+from asgi_gateway.route import Handler, Match, Route
 from asgi_gateway.settings import LimitSettings
-
-Handler = Callable[[Call], Awaitable[Reply]]
 
 _BELOW_API: Final = f"{API}/"
 
 # Where ids stand in a path below API: resource, id, part of it, a checkpoint's two-part id, action.
 _ID_POSITIONS: Final = (1, 3, 4)
 _MAX_SEGMENTS: Final = 6
-
-
-class Route(msgspec.Struct, frozen=True, gc=False):
-    """`method` None: all of them. `body_cap_bytes` None: the body is not read."""
-
-    method: str | None
-    handler: Handler
-    body_cap_bytes: int | None
-
-
-class Match(msgspec.Struct, frozen=True, gc=False):
-    route: Route
-    tail: str
 
 
 class Table:
@@ -55,13 +43,15 @@ class Table:
         self._exact: dict[str, Match] = {}
         self._with_ids: dict[str, Route] = {}
         self._document: Reply | None = None
-        for path, probe in (
-            ("/livez", h.livez),
-            ("/readyz", h.readyz),
-            ("/metrics", h.metrics),
-            ("/openapi.json", self.openapi),
-        ):
-            self._add(path, Route("GET", probe, small))
+        probes: tuple[tuple[str, Handler, Access], ...] = (
+            ("/livez", h.livez, "none"),
+            ("/readyz", h.readyz, "none"),
+            (f"{API}/healthz", h.healthz, "none"),
+            ("/metrics", h.metrics, "metrics"),
+            ("/openapi.json", self.openapi, "sample"),
+        )
+        for path, probe, access in probes:
+            self._add(path, Route("GET", probe, small, access))
         for path, method, handler, cap in (
             ("asample", "POST", s.asample, limits.asample_body_bytes),
             ("retrieve_future", "POST", s.retrieve_future, small),
@@ -75,13 +65,13 @@ class Table:
             ("create_session", "POST", h.create_session, small),
             ("create_sampling_session", "POST", h.create_sampling_session, small),
             ("get_server_capabilities", "GET", h.server_capabilities, small),
-            ("healthz", "GET", h.healthz, small),
             ("samplers/*", "GET", h.sampler, small),
             ("sessions/*/finish", "POST", h.finish_session, small),
         ):
-            self._add(f"{API}/{path}", Route(method, handler, cap))
+            self._add(f"{API}/{path}", Route(method, handler, cap, "sample"))
         if save_weights is not None:
-            self._add(f"{API}/save_weights_for_sampler", Route("POST", save_weights, small))
+            route = Route("POST", save_weights, small, "sample")
+            self._add(f"{API}/save_weights_for_sampler", route)
         if rest is not None:
             self._add_rest(rest, small)
 
@@ -95,9 +85,9 @@ class Table:
             ("sessions", "GET", r.sessions),
             ("sessions/*", "GET", r.session),
         ):
-            self._add(f"{API}/{path}", Route(method, handler, small))
+            self._add(f"{API}/{path}", Route(method, handler, small, "sample"))
         for path, refusal in refusals().items():
-            self._add(f"{API}/{path}", Route(None, refusal, None))
+            self._add(f"{API}/{path}", Route(None, refusal, None, "sample"))
 
     def _add(self, path: str, route: Route) -> None:
         if "*" in path:
@@ -137,4 +127,4 @@ class Table:
 
 def _served(path: str, route: Route) -> Served:
     refused = route.handler.text if isinstance(route.handler, Refusal) else None
-    return Served(path, route.method, route.body_cap_bytes, refused)
+    return Served(path, route.method, route.body_cap_bytes, refused, route.access)

@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
+from asgi_gateway.addresses import shown_url
+from asgi_gateway.caller import DEFAULT
 from asgi_gateway.clock import Clock
 from asgi_gateway.linefile import LineFile
 from asgi_gateway.metrics import Metrics
@@ -54,6 +55,7 @@ class Line(msgspec.Struct, gc=False, omit_defaults=True):
     upstream: str | None = None
     category: str | None = None
     error: str | None = None
+    caller: str | None = None
 
 
 class SampleLog:
@@ -127,6 +129,8 @@ class SampleLog:
             self._model_of(record.sampling_session_id),
             self._shown.get(record.upstream),
         )
+        if record.caller != DEFAULT.name:
+            line.caller = record.caller
         if record.failure is not None:
             line.category = record.failure.category
             line.error = own_words(record.failure.text)
@@ -206,9 +210,3 @@ def own_words(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def shown_url(url: str) -> str:
-    """An upstream without the user, password and query that its URL may carry."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"

@@ -6,8 +6,10 @@ A sample belongs to its promise, not to a connection: a dropped poll cancels not
 import hashlib
 from typing import Final
 
+from asgi_gateway.access.quota import Quota
 from asgi_gateway.admission import Admission
 from asgi_gateway.bulk import Bulk
+from asgi_gateway.caller import Caller
 from asgi_gateway.clock import Clock
 from asgi_gateway.codec.as_json import as_json
 from asgi_gateway.delivery import Delivery
@@ -42,13 +44,16 @@ class Sampling:
         metrics: Metrics,
         admission: Admission,
         samplelog: SampleLog | None = None,
+        quota: Quota | None = None,
     ) -> None:
+        """quota: limits of single callers, where there are any."""
         self._read_timeout_s = settings.upstream.read_timeout_s
         self._clock = clock
         self._store = store
         self._ids = ids
         self._metrics = metrics
         self._admission = admission
+        self._quota = quota
         self.delivery = Delivery(store, clock, settings.poll)
         self._runs = Runs(
             settings=settings,
@@ -57,7 +62,7 @@ class Sampling:
             transport=transport,
             delivery=self.delivery,
             metrics=metrics,
-            outcomes=Outcomes(metrics, samplelog),
+            outcomes=Outcomes(metrics, samplelog, quota),
         )
         self._dispatch = self._runs.dispatch
         self.bulk = Bulk(store, self._end)
@@ -65,13 +70,14 @@ class Sampling:
     # --- accept ----------------------------------------------------------------------------------
 
     def submit(
-        self, caller: str, sampling_session_id: str, seq_id: int, request: UpstreamRequest
+        self, caller: Caller, sampling_session_id: str, seq_id: int, request: UpstreamRequest
     ) -> Record:
         """Take a sample in, or find the one that this submit repeats.
 
         Raises:
             Unsupported: the seq_id was used for another body.
-            Refusal: not now; Overloaded where it is full by count or by bytes.
+            Refusal: not now; Overloaded where it is full by count or by bytes, or the caller
+                is at its own limit.
         """
         hashed = hashlib.blake2b(request.body, digest_size=16)
         if request.want.prompt_last:
@@ -83,9 +89,12 @@ class Sampling:
             return earlier
         self._admission.check()
         self._store.admit(len(request.body))
+        name, now = caller.name, self._clock.now()
+        if self._quota is not None:
+            self._quota.check(caller, now)
         record = Record(
-            request_id=self._ids.issue(caller) if earlier is None else earlier.request_id,
-            caller=caller,
+            request_id=self._ids.issue(name) if earlier is None else earlier.request_id,
+            caller=name,
             sampling_session_id=sampling_session_id,
             seq_id=seq_id,
             digest=digest,
@@ -93,9 +102,11 @@ class Sampling:
             prompt_tokens=request.prompt_tokens,
             reserve_bytes=request.reserve_bytes,
             body=request.body,
-            accepted_at=self._clock.now(),
+            accepted_at=now,
         )
         self._store.accept(record)
+        if self._quota is not None:
+            self._quota.accepted(name)
         self._dispatch.enqueue(record)
         return record
 

@@ -120,6 +120,8 @@ class Server(uvicorn.Server):
         if not self.started:
             return
         self._loop = asyncio.get_running_loop()
+        if self._gateway.settings.access.keys_file:
+            self._loop.add_signal_handler(signal.SIGHUP, self._gateway.reload_keys)
         gc.freeze()  # what is imported and built by now stays
         await self._listeners.accept(self._new_protocol)
         sys.stdout.write(

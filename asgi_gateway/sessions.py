@@ -16,8 +16,6 @@ from asgi_gateway.ledger import Ledger
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.upstream.catalog import Model
 
-# One caller until API keys exist; ids and sessions are already bound to it.
-CALLER: Final = "default"
 # Signs of life that come closer together count as one; time is looked at no more often either.
 RESOLUTION_S: Final = 0.1
 
@@ -85,9 +83,14 @@ class Sessions:
         """A new session; `session_id` where somebody else, a trainer, has named it.
 
         One that is known by that name is the same: several requests may hear of it at once.
+
+        Raises:
+            NotFound: somebody named it what a session of another caller is called.
         """
         known = self._sessions.get(session_id or "")
-        if known is not None and known.caller == caller:
+        if known is not None:
+            if known.caller != caller:
+                raise NotFound("unknown session_id")
             return known
         session_id = session_id or self._ids.issue(caller, SESSION)
         made = Session(session_id, caller, display_name=display_name, user_metadata=user_metadata)
@@ -208,6 +211,12 @@ class Sessions:
         """What the upstream calls the weights of a sampling session that is known."""
         sampling = self._sampling.get(sampling_session_id)
         return sampling.model.upstream_name if sampling is not None else None
+
+    def is_anothers(self, identifier: str, caller: str) -> bool:
+        """Whether a session or sampling session of this id belongs to another caller."""
+        sampling = self._sampling.get(identifier)
+        session = self._sessions.get(identifier) if sampling is None else sampling.session
+        return session is not None and session.caller != caller
 
     def may_have_issued(self, sampling_session_id: str, caller: str) -> bool:
         """Whether a sampling session that cannot be found was ours: finished, forgotten, or of an

@@ -21,7 +21,7 @@ FILE_VARIABLE: Final = "ASGI_GATEWAY_CONFIG"
 _OF_KUBERNETES: Final = re.compile(
     rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)"
 )
-SECRETS: Final = frozenset({"id_key"})
+SECRETS: Final = frozenset({"id_key", "access.keys"})
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -42,6 +42,7 @@ class ServerSettings(_Section, frozen=True, kw_only=True):
     backlog: Count = 65_535
     # An event loop that stands still for so long has its stack printed; 0: never.
     stall_dump_s: NotNegative = 5.0
+    insecure: bool = False
 
 
 class UpstreamSettings(_Section, frozen=True, kw_only=True):
@@ -135,6 +136,13 @@ class TrainingSettings(_Section, frozen=True, kw_only=True):
     embedded: bool = False
 
 
+class AccessSettings(_Section, frozen=True, kw_only=True):
+    """API keys, in a file or as NAME=SHA256HEX; without any, every caller is let in."""
+
+    keys_file: str = ""
+    keys: tuple[str, ...] = ()
+
+
 class StateSettings(_Section, frozen=True, kw_only=True):
     """The journal of sessions and open samples."""
 
@@ -162,6 +170,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     drain: DrainSettings = DrainSettings()
     client: ClientSettings = ClientSettings()
     models: ModelSettings = ModelSettings()
+    access: AccessSettings = AccessSettings()
     state: StateSettings = StateSettings()
     training: TrainingSettings = TrainingSettings()
     limits: LimitSettings = LimitSettings()
@@ -220,7 +229,7 @@ def load(
             try:
                 value = _convert(raw, fields[path])
             except msgspec.ValidationError as error:
-                problems.append(f"{source}: {path} = {_shown(path, raw)}: {error}")
+                problems.append(f"{source}: {path} = {shown(path, raw)}: {error}")
                 continue
             values[path], sources[path] = value, source
     if problems:
@@ -302,8 +311,10 @@ def _hint(path: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _shown(path: str, raw: Any) -> str:
-    return "(hidden)" if path in SECRETS else repr(raw)
+def shown(path: str, value: Any) -> str:
+    """A value as text, without secrets and without user and password of the URLs in it."""
+    hidden = path in SECRETS and value
+    return "(hidden)" if hidden else re.sub(r"//[^/@\s]*@", "//(hidden)@", repr(value))
 
 
 def _build(values: Mapping[str, Any]) -> Settings:

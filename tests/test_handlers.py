@@ -595,12 +595,13 @@ async def test_metrics_are_in_the_text_format(gateway: Driven) -> None:
             assert kind in ("HELP", "TYPE")
             described.add(name)
         else:
-            name = re.fullmatch(r'([a-z_]+)(\{[a-z]+="[^"]*"\})? [0-9.e+-]+', line)[1]  # type: ignore[index]
-            # A summary is described once and has two lines.
-            assert (
-                name in described or name.removesuffix("_sum").removesuffix("_count") in described
-            )
-            assert name.startswith("asgi_gateway_")
+            label = r'[a-z]+="[^"]*"'
+            found = re.fullmatch(rf"([a-z_]+)(\{{{label}(,{label})?\}})? [0-9.e+-]+", line)
+            assert found, line
+            # A summary and a histogram are described once and have several lines.
+            family = re.sub(r"_(sum|count|bucket)$", "", found[1])
+            assert {family, found[1]} & described
+            assert family.startswith(("asgi_gateway_", "process_"))
 
 
 # --- whose path it is ---------------------------------------------------------------------------

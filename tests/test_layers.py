@@ -7,7 +7,7 @@
 | 12 | `standalone` |
 | 11 | `app` |
 | 10 | `gauges`, `routes`, `training/handshake` |
-| 9 | `handlers`, `handshake`, `keeper`, `rest` |
+| 9 | `answering`, `handlers`, `handshake`, `keeper`, `rest` |
 | 8 | `sampling` |
 | 7 | `runs`, `training/behind` |
 | 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
@@ -19,13 +19,15 @@
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy` |
 | 3 | `upstream/connection`, `upstream/request` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
-| 2 | `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
+| 2 | `route`, `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 2 | `descriptors`, `peer` |
 | 6 | `drain` |
 | 1 | `listeners`, `watchdog` |
 | 0 | `signals` |
+| 3 | `access/*` |
+| 0 | `addresses`, `caller` |
 | 1 | `admission`, `procfs`, `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |

@@ -89,15 +89,23 @@ async def test_it_is_rendered_once(described: Described) -> None:
     assert table._document is rendered
 
 
-async def test_a_key_is_optional(described: Described) -> None:
-    assert described.document["security"] == [{}, {"ApiKey": []}]
-    scheme = described.document["components"]["securitySchemes"]["ApiKey"]
-    assert scheme == {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+async def test_each_route_says_which_key_it_takes(described: Described) -> None:
+    schemes = described.document["components"]["securitySchemes"]
+    assert schemes["ApiKey"] == {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+    assert schemes["Bearer"] == {"type": "http", "scheme": "bearer"}
+    for served in described.gateway.gateway._table.served():
+        if served.refused is None:
+            paths = described.document["paths"]
+            operation = paths[served.path][str(served.method).lower()]
+            needed = [served.access]
+            expected = [{"ApiKey": needed}, {"Bearer": needed}, {}]
+            assert operation["security"] == ([] if served.access == "none" else expected)
+            assert ("401" in operation["responses"]) == (served.access != "none")
 
 
 def test_a_route_without_an_entry_is_an_error() -> None:
     with pytest.raises(KeyError):
-        document([Served("/new", "GET", 1)])
+        document([Served("/new", "GET", 1, None, "none")])
 
 
 def _values(node: object, key: str) -> Iterator[Any]:

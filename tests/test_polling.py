@@ -9,9 +9,9 @@ import pytest
 
 from asgi_gateway import delivery
 from asgi_gateway.asgi import Call, Receive, read_body
+from asgi_gateway.caller import DEFAULT
 from asgi_gateway.errors import NotFound
 from asgi_gateway.peer import Peer
-from asgi_gateway.sessions import CALLER
 from tests.support.asgi_client import Connection, Response, turns
 from tests.support.gateway import Driven, driven
 from tests.support.held import Held, metric
@@ -127,7 +127,7 @@ async def test_another_callers_sample_is_not_found(upstream: FakeUpstream) -> No
     async with ready(upstream) as gateway:
         request_id = await submitted(gateway)
         sampling = gateway.gateway._sampling
-        assert sampling.find(request_id, CALLER).request_id == request_id
+        assert sampling.find(request_id, DEFAULT.name).request_id == request_id
         with pytest.raises(NotFound):
             sampling.find(request_id, "another")
 
@@ -466,6 +466,7 @@ async def test_parked_under_each_server(upstream: FakeUpstream, server: Any, lea
             await after_the_body(made),
             b'{"request_id":"%b"}' % request_id.encode(),
             "",
+            DEFAULT,
         )
         poll = asyncio.ensure_future(match.route.handler(call))
         await turns()

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from asgi_gateway import Gateway, samplelog
+from asgi_gateway.addresses import shown_url
 from asgi_gateway.clock import SystemClock
 from asgi_gateway.codec import Want
-from asgi_gateway.samplelog import SampleLog, own_words, shown_url
+from asgi_gateway.samplelog import SampleLog, own_words
 from asgi_gateway.settings import LogSettings, SettingsError
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State

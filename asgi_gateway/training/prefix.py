@@ -4,6 +4,7 @@ from urllib.parse import quote
 
 from yarl import URL
 
+from asgi_gateway.addresses import shown_url
 from asgi_gateway.asgi import Scope
 from asgi_gateway.errors import Malformed
 
@@ -23,7 +24,7 @@ class Prefix:
     def __init__(self, url: str) -> None:
         base = URL(url)
         if base.scheme not in ("http", "https") or not base.host:
-            raise ValueError(f"training.url must be an http or https URL, not {url!r}")
+            raise ValueError(f"training.url must be an http or https URL, not {shown_url(url)!r}")
         if base.raw_user or base.raw_password or base.raw_query_string or base.raw_fragment:
             raise ValueError("training.url takes no credentials, query or fragment")
         self.base = base

@@ -34,6 +34,7 @@ RESULT_CAP_BYTES: Final = 64 << 10
 # answer is read here, so the client's word for how it may be compressed does not go with it.
 _SAID_ANEW: Final = frozenset({b"host", b"content-length", b"accept-encoding", b"expect"})
 
+K = TypeVar("K")
 V = TypeVar("V")
 # Method, path, body, and the scope of the client in whose name it is asked.
 Ask = Callable[[str, str, object, Scope], Awaitable[Answer]]
@@ -54,9 +55,11 @@ class Trainer:
         self._clock = clock
         self._beats: OrderedDict[str, float] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+        # What one caller did is never told another, whatever the trainer makes of their keys: who
+        # saves under a request id; who minted a sampler, with which weights.
         self._saves: OrderedDict[str, str] = OrderedDict()
-        self._paths: OrderedDict[str, str] = OrderedDict()
-        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._paths: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str], Answer] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Trainer {len(self._saves)} saves under way, {len(self._paths)} samplers minted>"
@@ -123,14 +126,15 @@ class Trainer:
 
     # --- samplers that it minted -----------------------------------------------------------------
 
-    async def save_weights(self, body: bytes, scope: Scope) -> Answer:
+    async def save_weights(self, body: bytes, scope: Scope, caller: str) -> Answer:
         """Pass `save_weights_for_sampler` on and remember the promise that it gives.
 
         The SDK repeats one whose reply it lost with the same seq_id and another number for the
         sampler, which a trainer refuses as a conflict until the SDK gives up: so the first answer
         is given again.
         """
-        key = _save_key(body)
+        save = _save_key(body)
+        key = (caller, save) if save is not None else None
         repeated = self._answers.get(key) if key is not None else None
         if repeated is not None:
             return repeated
@@ -141,17 +145,17 @@ class Trainer:
         if answer.status == 200 and isinstance(promise, dict):
             request_id = promise.get("request_id")
             if isinstance(request_id, str):
-                _remember(self._saves, request_id, "")
+                _remember(self._saves, request_id, caller)
         return answer
 
-    def overheard(self, poll: bytes, send: Send) -> Send:
+    def overheard(self, poll: bytes, send: Send, caller: str) -> Send:
         """The `send` for the answer to a poll: it learns which sampler a save has minted.
 
         The answer itself goes on as it comes.
         """
         asked = _decoded(poll)
         request_id = asked.get("request_id") if isinstance(asked, dict) else None
-        if not isinstance(request_id, str) or request_id not in self._saves:
+        if not isinstance(request_id, str) or self._saves.get(request_id) != caller:
             return send
         status, heard = 0, b""
 
@@ -163,21 +167,23 @@ class Trainer:
                 heard += message.get("body", b"")
                 # Before its client can know the sampler.
                 if status == 200 and not message.get("more_body", False):
-                    self._learn(request_id, _decoded(heard))
+                    self._learn(caller, request_id, _decoded(heard))
             await send(message)
 
         return send_and_learn
 
-    def _learn(self, request_id: str, result: Any) -> None:
+    def _learn(self, caller: str, request_id: str, result: Any) -> None:
         if isinstance(result, dict) and result.get("type") != "try_again":
             self._saves.pop(request_id, None)
             sampler, path = result.get("sampling_session_id"), result.get("path")
             if isinstance(sampler, str) and isinstance(path, str):
-                _remember(self._paths, sampler, path)
+                _remember(self._paths, sampler, (caller, path))
 
-    async def sampler(self, sampling_session_id: str, scope: Scope) -> Minted | None:
+    async def sampler(self, sampling_session_id: str, scope: Scope, caller: str) -> Minted | None:
         """What is known of a sampler, from its save or else from the trainer; None if nothing."""
-        path = self._paths.get(sampling_session_id)
+        minter, path = self._paths.get(sampling_session_id, (caller, None))
+        if minter != caller:
+            return None
         if path is not None:
             return Minted(path, None)
         if not sampling_session_id.replace("-", "").replace("_", "").isalnum():
@@ -252,7 +258,7 @@ def _save_key(body: bytes) -> str | None:
     return f"{request.get('model_id')}\0{request['seq_id']}"
 
 
-def _remember(kept: OrderedDict[str, V], key: str, value: V) -> None:
+def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
     kept[key] = value
     kept.move_to_end(key)
     while len(kept) > MAX_REMEMBERED:

@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from asgi_gateway.addresses import shown_url
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable, UpstreamError
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.exchange import Answer, Exchange
@@ -170,13 +171,15 @@ class Client:
             ) as response:
                 body = await response.read()
                 if response.status != 200:
-                    raise Unavailable(f"{url}/v1/models answered {response.status}")
+                    raise Unavailable(f"{shown_url(url)}/v1/models answered {response.status}")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"{url}/v1/models: {_named(error)}") from error
+            raise Unavailable(f"{shown_url(url)}/v1/models: {_named(error)}") from error
         try:
             return msgspec.json.decode(body, type=_ModelList).data
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Unavailable(f"{url}/v1/models does not list models: {error}") from error
+            raise Unavailable(
+                f"{shown_url(url)}/v1/models does not list models: {error}"
+            ) from error
 
     def forget_addresses(self) -> None:
         """Resolve the upstreams' names anew at the next connect."""

@@ -9,6 +9,7 @@ import asyncio
 from typing import Final
 from urllib.parse import urlsplit
 
+from asgi_gateway.addresses import shown_url
 from asgi_gateway.errors import Interrupted, Unavailable
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.connection import Connection
@@ -75,7 +76,9 @@ class Pool:
     ) -> None:
         origin = self._origins.get(url)
         if origin is None:
-            self.loop.call_soon(exchange.failed, Unavailable(f"the upstream {url!r} names no host"))
+            self.loop.call_soon(
+                exchange.failed, Unavailable(f"the upstream {shown_url(url)!r} names no host")
+            )
             return
         head = origin.head(request_id, affinity, len(body))
         connection = None if fresh else self._reusable(origin)

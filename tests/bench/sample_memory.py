@@ -20,8 +20,8 @@ import msgspec
 
 from asgi_gateway import Gateway
 from asgi_gateway.asgi import Call
+from asgi_gateway.caller import DEFAULT
 from asgi_gateway.serve import GC_THRESHOLDS
-from asgi_gateway.sessions import CALLER
 from asgi_gateway.upstream.catalog import Model
 from tests.support.flood.samples import Samples
 from tests.support.gateway import settings
@@ -47,7 +47,7 @@ async def measure(samples: int, prompt_tokens: int, trace: bool, **flags: Any) -
     options = settings("http://127.0.0.1:9", upstream__max_connections=1, **flags)
     gateway = Gateway(options)
     async with gateway.running():
-        session = gateway._sessions.create(CALLER, 0.0)
+        session = gateway._sessions.create(DEFAULT.name, 0.0)
         model = Model(upstream_name="stand-in", base_model="stand-in", cache_salt="base")
         target = gateway._sessions.create_sampling(session, 0, model).sampling_session_id
         handlers = gateway._table.find("/api/v1/asample")
@@ -57,7 +57,7 @@ async def measure(samples: int, prompt_tokens: int, trace: bool, **flags: Any) -
         async def submit(first: int, count: int) -> None:
             for number in range(first, first + count):
                 body = made.request(number, target, number)
-                reply = await handle(Call(SCOPE, never, body, ""))
+                reply = await handle(Call(SCOPE, never, body, "", DEFAULT))
                 assert reply.status == 200
 
         await submit(0, WARM_UP)

@@ -133,12 +133,14 @@ def test_a_port_that_is_taken() -> None:
 
 
 def test_an_address_that_is_not_ours() -> None:
-    text = refused([*COMMAND, "--host", "203.0.113.7", "--upstream", "http://127.0.0.1:1"])
+    command = [*COMMAND, "--host", "203.0.113.7", "--insecure", "--upstream", "http://127.0.0.1:1"]
+    text = refused(command)
     assert "203.0.113.7:8000" in text
 
 
 def test_a_host_that_does_not_exist() -> None:
-    text = refused([*COMMAND, "--host", "no-such-host.invalid", "--upstream", "http://x:1"])
+    command = [*COMMAND, "--host", "no-such-host.invalid", "--insecure", "--upstream", "http://x:1"]
+    text = refused(command)
     assert "no-such-host.invalid" in text
 
 

@@ -34,18 +34,26 @@ SCOPE: Scope = {
 async def test_a_repeated_save_gets_its_first_answer() -> None:
     asked = Asked()
     trainer = Trainer(asked, ManualClock())
-    first = await trainer.save_weights(save(0), SCOPE)
-    assert await trainer.save_weights(save(1), SCOPE) == first
+    first = await trainer.save_weights(save(0), SCOPE, "c")
+    assert await trainer.save_weights(save(1), SCOPE, "c") == first
     assert len(asked.bodies) == 1
 
 
 async def test_another_save_is_another_one() -> None:
     asked = Asked()
     trainer = Trainer(asked, ManualClock())
-    await trainer.save_weights(save(0), SCOPE)
-    assert (await trainer.save_weights(save(1, seq_id=4), SCOPE)).status == 409
-    assert (await trainer.save_weights(save(2, seq_id=4), SCOPE)).status == 409, "not kept"
+    await trainer.save_weights(save(0), SCOPE, "c")
+    assert (await trainer.save_weights(save(1, seq_id=4), SCOPE, "c")).status == 409
+    assert (await trainer.save_weights(save(2, seq_id=4), SCOPE, "c")).status == 409, "not kept"
     assert len(asked.bodies) == 3
+
+
+async def test_a_callers_answer_is_not_given_to_another() -> None:
+    asked = Asked()
+    trainer = Trainer(asked, ManualClock())
+    first = await trainer.save_weights(save(0), SCOPE, "c")
+    second = await trainer.save_weights(save(0), SCOPE, "another")
+    assert (first.status, second.status) == (200, 409), "it asks the trainer itself"
 
 
 def test_a_call_in_the_clients_name_asks_for_no_encoding() -> None:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from asgi_gateway import Gateway
 from asgi_gateway.asgi import Message, Reply, read_body, send_reply
+from asgi_gateway.caller import DEFAULT
 from asgi_gateway.codec import Want
 from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
 from asgi_gateway.ids import REQUEST, Ids
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import SampleRequest, reader
-from asgi_gateway.sessions import CALLER
 from asgi_gateway.settings import load
 from asgi_gateway.state.events import Accepted, Closed, frame_into
 from asgi_gateway.store.states import State
@@ -89,7 +89,7 @@ class Edge:
     def sampler(self) -> str:
         """A sampling session, made below the edge: by the edge it would need an upstream."""
         sessions = self.gateway._sessions
-        session = sessions.create(CALLER, self._clock.now())
+        session = sessions.create(DEFAULT.name, self._clock.now())
         return sessions.create_sampling(session, 0, Model("m", "m", "salt")).sampling_session_id
 
     def settle(self) -> None:
@@ -212,7 +212,7 @@ def cycle() -> Run:
         store.drop_prompt(record)
         store.succeed(record, RESULT, 2.0)
         store.delivered(record, 3.0)
-        store.acknowledge([record.request_id], CALLER)
+        store.acknowledge([record.request_id], DEFAULT.name)
 
     return run
 
@@ -229,21 +229,21 @@ def encode_result() -> Run:
 
 def issue_id() -> Run:
     ids = Ids("key")
-    return lambda: ids.issue(CALLER)
+    return lambda: ids.issue(DEFAULT.name)
 
 
 def verify_id() -> Run:
     ids = Ids("key")
-    issued = ids.issue(CALLER)
-    return lambda: ids.may_be_ours(issued, CALLER, REQUEST)
+    issued = ids.issue(DEFAULT.name)
+    return lambda: ids.may_be_ours(issued, DEFAULT.name, REQUEST)
 
 
 def journal_events() -> Run:
-    request_id = Ids("key").issue(CALLER)
+    request_id = Ids("key").issue(DEFAULT.name)
 
     def run() -> None:
         buffer = bytearray()
-        frame_into(buffer, Accepted(request_id, CALLER, SAMPLER, 7, DIGEST))
+        frame_into(buffer, Accepted(request_id, DEFAULT.name, SAMPLER, 7, DIGEST))
         frame_into(buffer, Closed(request_id))
 
     return run

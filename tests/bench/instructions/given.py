@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from asgi_gateway.caller import DEFAULT
 from asgi_gateway.codec import Want
 from asgi_gateway.ids import Ids
-from asgi_gateway.sessions import CALLER
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 
@@ -35,8 +35,8 @@ def new_store() -> MemoryStore:
 
 def new_record(ids: Ids, seq_id: int) -> Record:
     return Record(
-        request_id=ids.issue(CALLER),
-        caller=CALLER,
+        request_id=ids.issue(DEFAULT.name),
+        caller=DEFAULT.name,
         sampling_session_id=SAMPLER,
         seq_id=seq_id,
         digest=DIGEST,

@@ -5,12 +5,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
+from asgi_gateway.caller import DEFAULT
 from asgi_gateway.delivery import Delivery
 from asgi_gateway.ids import Ids
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.runs import Runs
-from asgi_gateway.sessions import CALLER
 from asgi_gateway.settings import load
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.connection import Connection
@@ -147,7 +147,7 @@ def pool_exchange() -> Run:
     connection.connection_made(socket)
     pool.released(connection, reusable=True)
     whole = ANSWER_HEAD + ANSWER
-    request_id = Ids("key").issue(CALLER)
+    request_id = Ids("key").issue(DEFAULT.name)
 
     def run() -> None:
         told = Told()

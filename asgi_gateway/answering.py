@@ -1,0 +1,102 @@
+"""One request: who calls, its body, its handler, and what becomes of the errors."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from asgi_gateway.access.door import Door
+from asgi_gateway.asgi import (
+    App,
+    Call,
+    ClientGone,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    error_reply,
+    read_body,
+    replayed,
+    send_reply,
+)
+from asgi_gateway.caller import DEFAULT
+from asgi_gateway.delivery import Delivery
+from asgi_gateway.errors import Foreign, GatewayError, Unauthorized, WrongMethod
+from asgi_gateway.metrics import Metrics
+from asgi_gateway.route import Match
+from asgi_gateway.training.proxy import Proxy
+from asgi_gateway.training.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+_INTERNAL_ERROR: Final = Reply(500, b'{"detail":"an internal error of the gateway"}')
+
+
+class Answering:
+    def __init__(
+        self,
+        *,
+        door: Door | None,
+        delivery: Delivery,
+        behind: App | None,
+        trainer: Trainer | None,
+        metrics: Metrics,
+        hold_s: float,
+        begin: Callable[[], Awaitable[None]],
+    ) -> None:
+        """begin: opens the gateway where that was not done (`is_open`)."""
+        self._door = door
+        self._delivery = delivery
+        self._behind = behind
+        self._trainer = trainer
+        self._metrics = metrics
+        self._hold_s = hold_s
+        self._begin = begin
+        self.is_open = False
+
+    async def answer(self, match: Match, scope: Scope, receive: Receive, send: Send) -> None:
+        route, body, caller = match.route, b"", DEFAULT
+        method, cap_bytes = route.method, route.body_cap_bytes
+        try:
+            if not self.is_open:
+                await self._begin()  # a host that runs no lifespan for the apps it mounts
+            if self._door is not None:
+                caller = self._door.enter(scope, route.access)
+            if method is not None and scope["method"] != method:
+                raise WrongMethod(f"use {method}")
+            if cap_bytes is not None:
+                body = await read_body(scope, receive, cap_bytes)
+            reply = await route.handler(Call(scope, receive, body, match.tail, caller))
+        except ClientGone:
+            return
+        except GatewayError as error:
+            if isinstance(error, Foreign) and self._behind is not None:
+                if self._trainer is not None:
+                    send = self._trainer.overheard(body, send, caller.name)
+                if cap_bytes is not None:
+                    receive = replayed(body, receive)
+                await self.pass_on(scope, receive, send)
+                return
+            if isinstance(error, Unauthorized) and self._door is not None:
+                await self._door.penalty.serve(scope)
+            reply = error_reply(error)
+            if isinstance(error, WrongMethod) and method is not None:
+                allow = ((b"allow", method.encode()),)
+                reply = Reply(reply.status, reply.body, headers=allow)
+        except Exception:
+            log.exception("bug while answering %s", scope["path"])
+            self._metrics.bugs += 1
+            reply = _INTERNAL_ERROR
+        await send_reply(send, reply, close=self._delivery.stopping)
+
+    async def pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let what is behind us answer. A poll waits for a trainer that is away: the SDK repeats
+        one at once after a 5xx."""
+        assert self._behind is not None
+        if isinstance(self._behind, Proxy):
+            if not self.is_open:
+                await self._begin()
+            is_poll = scope["path"].endswith("/retrieve_future")
+            patience_s = self._hold_s if is_poll else 0.0
+            await self._behind.forward(scope, receive, send, patience_s=patience_s)
+        else:
+            await self._behind(scope, receive, send)
