@@ -110,8 +110,10 @@ class Gateway:
             ids=ids,
             metrics=self._metrics,
             admission=self._admission,
+            ask_health=self._client.health,
             samplelog=self._samplelog,
         )
+        self.fleet = self._sampling.fleet
         self._sessions = Sessions(
             settings.session.timeout_s, settings.session.retention_s, ids, ledger
         )
@@ -132,12 +134,14 @@ class Gateway:
             "client": settings.client,
             "journaled": self._keeper is not None,
         }
+        rest: dict[str, Any] = {name: parts[name] for name in ("sessions", "catalog")}
         adopted = TrainerHandshake(trainer, **shared) if trainer is not None else None
         self._table = Table(
             SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
             adopted or HandshakeHandlers(**shared),
             settings.limits,
-            rest=self._rest_handlers(),
+            # Runs, checkpoints and sessions are another's to answer for where there is one behind.
+            rest=None if self._behind is not None else RestHandlers(**rest),
             save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
         self._add_gauges()
@@ -145,12 +149,6 @@ class Gateway:
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
         self._closed = False
-
-    def _rest_handlers(self) -> RestHandlers | None:
-        """Runs, checkpoints and sessions are another's to answer for where there is one behind."""
-        if self._behind is not None:
-            return None
-        return RestHandlers(sessions=self._sessions, catalog=self._catalog)
 
     def _model_of(self, sampling_session_id: str) -> str | None:
         return self._sessions.upstream_name(sampling_session_id)
@@ -281,6 +279,10 @@ class Gateway:
         finally:
             await self.close()
 
+    def drain_upstream(self, url: str, draining: bool = True) -> None:
+        """Give it no new samples, or some again; NotFound where it is not configured."""
+        self.fleet.drain(url, draining)
+
     def tick(self) -> None:
         """Everything that time alone does. Called ten times a second."""
         now = self._clock.now()
@@ -313,8 +315,6 @@ class Gateway:
         if self._samplelog is not None:
             self._samplelog.add_to(self._metrics)
         gauges.of_store(self._metrics, self._store)
-        if (keeper := self._keeper) is not None:
-            gauge = self._metrics.gauge
-            gauge("journal_healthy", "1 while it is written.", lambda: int(keeper.healthy))
-            gauge("journal_bytes", "Size of the journal.", lambda: keeper.nbytes)
+        if self._keeper is not None:
+            gauges.of_journal(self._metrics, self._keeper)
         self._metrics.gauge("sessions", "Sessions known.", lambda: len(self._sessions))

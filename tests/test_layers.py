@@ -8,13 +8,19 @@
 | 9 | `handlers`, `handshake`, `keeper`, `rest` |
 | 8 | `sampling` |
 | 7 | `runs`, `training/behind` |
-| 6 | `bulk`, `gauges`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
+| 10 | `gauges` |
+| 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
 | 5 | `outcomes` |
 | 4 | `samplelog` |
 | 5 | `openapi` |
 | 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
-| 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy` |
+| 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy`, `upstream/retrying` |
+| 6 | `upstream/checks` |
+| 5 | `upstream/fleet` |
+| 4 | `upstream/run` |
+| 3 | `upstream/standing` |
+| 1 | `upstream/breaker` |
 | 3 | `upstream/connection`, `upstream/request` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
 | 2 | `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
@@ -24,7 +30,7 @@
 | 1 | `admission`, `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
-| 0 | `codec`, `upstream`, `upstream/poison`, `training`, `turns`, `allocator` |
+| 0 | `codec`, `upstream`, `upstream/poison`, `upstream/window`, `training`, `turns`, `allocator` |
 
 `package/*` is a package as one unit: its modules may also import each other, without a circle.
 

@@ -178,6 +178,32 @@ class Client:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Unavailable(f"{url}/v1/models does not list models: {error}") from error
 
+    async def health(self, url: str) -> None:
+        """Ask one upstream whether it is alive. One without this route is: it answers.
+
+        Raises:
+            Unavailable: no answer within `health_timeout_s`, or a 5xx.
+        """
+        if self._fresh is None:
+            raise Unavailable("the gateway is not open")
+        try:
+            async with self._fresh.get(
+                URL(url.rstrip("/") + "/health"),
+                timeout=aiohttp.ClientTimeout(total=self._settings.health_timeout_s),
+                allow_redirects=False,
+            ) as response:
+                await response.read()
+                if response.status >= 500:
+                    raise Unavailable(f"/health answered {response.status}")
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"/health: {_named(error)}") from error
+
+    def is_sent(self, exchange: Exchange) -> bool:
+        return isinstance(exchange.work, _Post) and exchange.work.written_at is not None
+
+    def heard_within(self, url: str, seconds: float) -> bool:  # noqa: ARG002 - it is not told
+        return False
+
     def forget_addresses(self) -> None:
         """Resolve the upstreams' names anew at the next connect."""
         if self._session is not None and isinstance(self._session.connector, aiohttp.TCPConnector):

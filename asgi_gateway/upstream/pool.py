@@ -96,6 +96,16 @@ class Pool:
             # Safe, unlike with sockets of one's own: the loop owns this one from its making on.
             work.cancel()
 
+    def is_sent(self, exchange: Exchange) -> bool:
+        return isinstance(exchange.work, Connection)
+
+    def heard_within(self, url: str, seconds: float) -> bool:
+        since, origin = self.loop.time() - seconds, self._origins.get(url)
+        return any(
+            connection.origin is origin and connection.heard_at > max(since, connection.started_at)
+            for connection in self._busy
+        )
+
     def forget_addresses(self) -> None:
         for origin in self._origins.values():
             origin.forget_addresses()

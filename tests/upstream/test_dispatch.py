@@ -11,6 +11,7 @@ from asgi_gateway.store.states import State
 from asgi_gateway.upstream import dispatch
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.retrying import Repeats, RetryBudget
 from tests.support.clock import ManualClock
 from tests.support.told import Told
 
@@ -46,7 +47,22 @@ class Runs:
         self.started: list[str] = []
         self.aborted: list[Exchange] = []
         self.clock = ManualClock()
-        self.line = Dispatch(store, self.clock, self, max_connections, self._begin)
+        self.freed: list[Exchange] = []
+        self.given_back: list[Record] = []
+        self.available = [object()]
+        self.budget = RetryBudget(0.2)
+        self.line = Dispatch(
+            store,
+            self.clock,
+            self,
+            max_connections,
+            self._begin,
+            upstreams=self,
+            budget=self.budget,
+            repeats=Repeats(300),
+            freed=self.freed.append,
+            give_back=self.given_back.append,
+        )
         self._store = store
         self._at_once = at_once
 
@@ -68,6 +84,12 @@ class Runs:
     def open(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    def is_sent(self, exchange: Exchange) -> bool:
+        return True
+
+    def heard_within(self, url: str, seconds: float) -> bool:
+        return False
 
     def forget_addresses(self) -> None: ...
 

@@ -1,0 +1,103 @@
+"""How one upstream stands: its breaker, its health checks, its samples, and what it is called."""
+
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from asgi_gateway.upstream.breaker import Breaker
+from asgi_gateway.upstream.exchange import Exchange
+
+# Health checks in a row.
+EJECT_AFTER: Final = 3
+BACK_AFTER: Final = 2
+_STATES: Final = ("closed", "half open", "open")
+
+
+class UpstreamState(msgspec.Struct, frozen=True):
+    """One upstream now. name: host and port. breaker: `closed`, `half open` or `open`. up: whether
+    its health checks pass."""
+
+    name: str
+    breaker: str
+    up: bool
+    draining: bool
+    in_flight: int
+
+
+class Upstream:
+    """What is known of one upstream; in_flight: samples that are there. heard_at: of its last
+    answer, or of what was sent when nothing was under way."""
+
+    __slots__ = (
+        "_bad",
+        "_good",
+        "answered",
+        "breaker",
+        "draining",
+        "heard_at",
+        "in_flight",
+        "name",
+        "probing",
+        "up",
+        "url",
+    )
+
+    def __init__(self, url: str, name: str, breaker: Breaker) -> None:
+        self.url = url
+        self.name = name
+        self.breaker = breaker
+        self.in_flight = 0
+        self.draining = False
+        self.up = True
+        self.answered = False
+        self.heard_at = 0.0
+        # Samples that decide whether the breaker closes, and since when they are at the upstream.
+        self.probing: dict[Exchange, float | None] = {}
+        self._good = self._bad = 0
+
+    def __repr__(self) -> str:
+        return f"<Upstream {self.name} {self.breaker!r}, {self.in_flight} in flight>"
+
+    @property
+    def state(self) -> UpstreamState:
+        breaker = _STATES[self.breaker.state]
+        return UpstreamState(self.name, breaker, self.up, self.draining, self.in_flight)
+
+    @property
+    def why_not(self) -> str:
+        """Why it takes no samples."""
+        if self.draining:
+            return "is draining"
+        if not self.up:
+            return "does not answer its health checks"
+        return "fails samples; it is tried again soon"
+
+    def checked(self, alive: bool) -> bool:
+        """Take in a health check; returns whether `up` changed.
+
+        An upstream may be too busy to answer one while it answers samples.
+        """
+        answered, self.answered = self.answered, False
+        if alive:
+            self._good, self._bad = self._good + 1, 0
+            change = not self.up and self._good >= BACK_AFTER
+        else:
+            self._good, self._bad = 0, 0 if answered else self._bad + 1
+            change = self.up and self._bad >= EJECT_AFTER
+        if change:
+            self.up = not self.up
+        return change
+
+
+def names(urls: tuple[str, ...]) -> list[str]:
+    """What each is called in metrics and texts: host and port, without user, password and path;
+    those that share them are numbered."""
+    found: list[str] = []
+    for url in urls:
+        parts = urlsplit(url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        name = f"{host or 'no-host'}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+        same = sum(other == name or other.startswith(f"{name}#") for other in found)
+        found.append(f"{name}#{same + 1}" if same else name)
+    return found
