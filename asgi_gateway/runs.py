@@ -89,7 +89,7 @@ class Runs:
             upstreams=self.fleet,
             budget=self._budget,
             repeats=Repeats(settings.upstream.unavailable_grace_s),
-            freed=self._freed,
+            freed=self.fleet.ended,
             give_back=self._waited_in_vain,
         )
 
@@ -97,10 +97,16 @@ class Runs:
 
     def _begin(self, record: Record) -> Exchange:
         """Send one RUNNING record upstream."""
-        upstream = self.fleet.choose(record)
-        run = Run(self, record, upstream)
+        available = self.fleet.available
+        upstream = available[0] if len(available) == 1 else self.fleet.choose(record)
         record.upstream = upstream.url
-        run.turn = self.fleet.started(upstream, run, record.started_at)
+        run = Run(self, record, upstream)
+        breaker = upstream.breaker
+        if breaker.state == CLOSED:
+            upstream.in_flight += 1
+            run.turn = breaker.turn
+        else:
+            run.turn = self.fleet.probes(upstream, run)
         self._send(run)
         return run
 
@@ -121,7 +127,7 @@ class Runs:
     def answering(self, run: Run) -> None:
         self._store.drop_prompt(run.record)
         upstream = run.upstream
-        if upstream.breaker.state != CLOSED or not upstream.up:
+        if upstream.breaker.state != CLOSED:
             self.fleet.answered(upstream, run.turn, self._clock.now())
 
     def answered(self, run: Run, answer: Answer) -> None:
@@ -182,8 +188,12 @@ class Runs:
 
     def _succeeded(self, run: Run, result: bytes) -> None:
         record, now = run.record, self._clock.now()
-        self.fleet.answered(run.upstream, run.turn, now)
-        self._budget.answered()
+        breaker = run.upstream.breaker
+        if breaker.state == CLOSED:
+            breaker.outcomes.first += 1
+        else:
+            self.fleet.answered(run.upstream, run.turn, now)
+        self._budget.answered = True
         self._remedies.succeeded(record, run.upstream.url)
         if self._store.succeed(record, result, now):
             self._outcomes.settled(record, now)
@@ -273,10 +283,6 @@ class Runs:
         metrics.counter("retries_delayed_total", text, lambda: self.dispatch.delayed)
         text = "Samples given back because their upstream hung."
         metrics.counter("upstream_hung_total", text, lambda: self.given_back)
-
-    def _freed(self, run: Exchange) -> None:
-        assert isinstance(run, Run)
-        self.fleet.ended(run.upstream, run)
 
     # --- settle ----------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class Breaker:
     """Every sample carries the `turn` in which it started: what started before the breaker opened
     says nothing of the upstream afterwards.
 
+    outcomes: good ones, which the owner may count by itself while it is closed, and failures.
     probing: samples under way that decide; kept by the owner, who knows when they end. opened: how
     often it did.
     """
@@ -40,12 +41,13 @@ class Breaker:
     __slots__ = (
         "_calm_since",
         "_failures",
+        "_good_before",
         "_in_row",
         "_jitter",
         "_open_s",
         "_open_until",
-        "_window",
         "opened",
+        "outcomes",
         "probes",
         "probing",
         "state",
@@ -59,7 +61,9 @@ class Breaker:
         self._failures = failures
         self._jitter = jitter
         self._in_row = 0
-        self._window = Window()
+        # Good outcomes before the last failure.
+        self._good_before = 0
+        self.outcomes = Window()
         self._open_s = OPEN_START_S
         self._open_until = 0.0
         self._calm_since = float("-inf")
@@ -79,42 +83,52 @@ class Breaker:
 
     def succeeded(self, turn: int, now: float) -> bool:
         """An answer came, or another sign of life; returns whether that closed it."""
-        if turn != self.turn:
+        self.outcomes.first += 1
+        if self.state == CLOSED or turn != self.turn:
             return False
-        self._in_row = 0
-        self._window.at(now)[0] += 1
-        if self.state == CLOSED:
-            return False
+        self.close(now)
+        return True
+
+    def close(self, now: float) -> None:
+        """A sample under way has shown that the upstream works, by what the breaker cannot see."""
         self.state = CLOSED
         self._calm_since = now
-        self._window.clear()
-        return True
+        self._begin_anew()
 
     def failed(self, turn: int, now: float, retry_after_s: float | None = None) -> bool:
         """A failure of the upstream; returns whether that opened it."""
         if turn != self.turn:
             return False
-        if self.state == CLOSED:
-            self._in_row += 1
-            self._window.at(now)[1] += 1
-            good, bad = self._window.totals(now)
-            if self._in_row < self._failures and (
-                good + bad < MIN_OUTCOMES or 2 * bad < good + bad
-            ):
-                return False
+        if self.state == CLOSED and not self._enough(now):
+            return False
         recovered = self.state == CLOSED and now - self._calm_since >= CALM_S
         self._open_s = OPEN_START_S if recovered else min(2 * self._open_s, OPEN_CAP_S)
         wait_s = self._open_s * self._jitter(0.5, 1.0)
         self._open_until = now + max(wait_s, min(retry_after_s or 0.0, RETRY_AFTER_CAP_S))
-        self._in_row = self.probing = 0
-        self._window.clear()
+        self._begin_anew()
         self.state = OPEN
         self.turn += 1
         self.opened += 1
         return True
 
+    def _enough(self, now: float) -> bool:
+        """Count one failure; returns whether it is one too many."""
+        outcomes = self.outcomes
+        outcomes.second += 1
+        self._in_row = self._in_row + 1 if outcomes.first == self._good_before else 1
+        self._good_before = outcomes.first
+        good, bad = outcomes.recent(now)
+        return self._in_row >= self._failures or (
+            good + bad >= MIN_OUTCOMES and 2 * bad >= good + bad
+        )
+
+    def _begin_anew(self) -> None:
+        self._in_row = self.probing = 0
+        self.outcomes.clear()
+
     def tick(self, now: float) -> bool:
         """Returns whether it is half open now and was not before."""
+        self.outcomes.tick(now)
         if self.state != OPEN or now < self._open_until:
             return False
         self.state = HALF_OPEN

@@ -52,7 +52,7 @@ class Dispatch:
         upstreams: Upstreams,
         budget: RetryBudget,
         repeats: Repeats,
-        freed: Callable[[Exchange], None],
+        freed: Callable[[Any], None],
         give_back: Callable[[Record], None],
     ) -> None:
         self._store = store
@@ -62,7 +62,9 @@ class Dispatch:
         self._begin = begin
         self._upstreams = upstreams
         self._budget = budget
+        self._sent = budget.sent
         self._repeats = repeats
+        self._ready = repeats.ready
         self._freed = freed
         self._give_back = give_back
         self._waiting: deque[Record] = deque()
@@ -102,7 +104,7 @@ class Dispatch:
     def recovered(self) -> None:
         """An upstream that had failed works again: let those that wait go, from the next pump."""
         self._repeats.recovered(self._clock.now())
-        self._budget.let_go(len(self._repeats.ready))
+        self._budget.let_go(len(self._ready))
 
     def tick(self, now: float) -> None:
         """Let those join the line whose time has come, and those leave it that are settled.
@@ -114,8 +116,11 @@ class Dispatch:
             record = self._store.find(request_id)
             if record is not None and self._repeats.waits_in_vain(record, attempts, now):
                 self._give_back(record)
-        self._repeats.due(now)
-        ready = self._repeats.ready
+        self._sent.tick(now)
+        came = self._repeats.due(now)
+        if came and not self._budget.allows(now):
+            self.delayed += came
+        ready = self._ready
         if ready and self._budget.quiet(now):
             self._budget.let_go(len(ready))
         most = 2 * self._store.counts[QUEUED] + SETTLED_IN_LINE
@@ -128,11 +133,12 @@ class Dispatch:
     def pump(self) -> None:
         """Start waiting records while connections, bytes and upstreams last, at most so many in
         one turn."""
-        while len(self._running) < self._max_connections and not self._closed:
-            line, again = self._waiting, False
-            if self._repeats.ready and self._budget.allows(self._clock.now()):
-                line, again = self._repeats.ready, True
-            if not line or not self._upstreams.available:
+        running, ready = self._running, self._ready
+        while (self._waiting or ready) and len(running) < self._max_connections:
+            line = self._waiting
+            if ready and self._budget.allows(self._clock.now()):
+                line = ready
+            if not line or not self._upstreams.available or self._closed:
                 return
             record = line[0]
             if record.state is not QUEUED:  # cancelled or evicted while it waited
@@ -148,11 +154,11 @@ class Dispatch:
             line.popleft()
             now = self._clock.now()
             if self._store.start(record, now):
-                if again:
-                    self._budget.sent_again(now)
+                if line is ready:
+                    self._budget.sent_again()
                 else:
-                    self._budget.sent(now)
-                self._running[record] = self._begin(record)
+                    self._sent.first += 1
+                running[record] = self._begin(record)
 
     def exchanges(self) -> list[tuple[Record, Exchange]]:
         """All that run now."""

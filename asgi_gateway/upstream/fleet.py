@@ -17,9 +17,10 @@ from asgi_gateway.errors import (
 from asgi_gateway.metrics import Labelled, Metrics
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.store.records import Record
-from asgi_gateway.upstream.breaker import CLOSED, HALF_OPEN, Breaker
+from asgi_gateway.upstream.breaker import HALF_OPEN, Breaker
 from asgi_gateway.upstream.choice import Affinity, pick
 from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.run import Run
 from asgi_gateway.upstream.standing import Upstream, UpstreamState, names
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Fleet:
         admission: Admission,
         recovered: Callable[[], None],
     ) -> None:
-        self._affinity = Affinity(settings)
+        self.affinity = Affinity(settings).of
         self._admission = admission
         self._recovered = recovered
         self.upstreams = tuple(
@@ -69,44 +70,37 @@ class Fleet:
 
     # --- choice ----------------------------------------------------------------------------------
 
-    def affinity(self, record: Record) -> str | None:
-        return self._affinity.of(record)
-
     def choose(self, record: Record) -> Upstream:
         """Where a sample goes now; something must be available."""
         available = self.available
         if len(available) == 1:
             return available[0]
-        key = self._affinity.of(record) or record.request_id
+        key = self.affinity(record) or record.request_id
         tries = record.unavailable_count + record.engine_faults
         return pick(key, available, tries=tries, last=record.upstream)
 
     # --- the life of a sample --------------------------------------------------------------------
 
-    def started(self, upstream: Upstream, exchange: Exchange, now: float) -> int:
-        """A sample goes there; returns the breaker's turn, to be given with its outcome."""
-        breaker = upstream.breaker
-        if not upstream.in_flight:
-            upstream.heard_at = now
+    def probes(self, upstream: Upstream, run: Exchange) -> int:
+        """A sample goes there while its breaker is half open; returns the breaker's turn, to be
+        given with its outcome. While it is closed, whoever sends counts in_flight by itself."""
         upstream.in_flight += 1
-        if breaker.state != CLOSED:
-            upstream.probing[exchange] = None
-            breaker.probing += 1
-            self._look()
-        return breaker.turn
+        upstream.probing[run] = None
+        upstream.breaker.probing = len(upstream.probing)
+        self._look()
+        return upstream.breaker.turn
 
-    def ended(self, upstream: Upstream, exchange: Exchange) -> None:
+    def ended(self, run: Run) -> None:
         """It is there no more, whatever the outcome."""
+        upstream = run.upstream
         upstream.in_flight -= 1
-        if upstream.probing and exchange in upstream.probing:
-            del upstream.probing[exchange]
+        if upstream.probing and run in upstream.probing:
+            del upstream.probing[run]
             upstream.breaker.probing = len(upstream.probing)
             self._look()
 
     def answered(self, upstream: Upstream, turn: int, now: float) -> None:
         """A sign of life: an answer, or the beginning of one; a refusal of the request is one."""
-        upstream.heard_at = now
-        upstream.answered = True
         if upstream.breaker.succeeded(turn, now):
             self._closed(upstream)
 
@@ -138,13 +132,12 @@ class Fleet:
         is_sent: whether a request is on a connection; one that still connects proves nothing.
         """
         for upstream in self.upstreams:
+            upstream.tick(now)
             breaker = upstream.breaker
-            if breaker.state == CLOSED:
-                continue
             if breaker.tick(now):
                 self._look()
             elif breaker.state == HALF_OPEN and self._survived(upstream, now, is_sent):
-                breaker.succeeded(breaker.turn, now)
+                breaker.close(now)
                 self._closed(upstream)
 
     def _survived(

@@ -26,48 +26,42 @@ class RetryBudget:
     samples that failed in an outage is work like any other.
     """
 
-    __slots__ = ("_answered", "_credit", "_failed_at", "_share", "_window")
+    __slots__ = ("_credit", "_failed_at", "_share", "answered", "sent")
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._window = Window()
         self._credit = 0
         self._failed_at = float("-inf")
-        self._answered = False
+        # Whoever sends counts what is sent for the first time as the first of the two.
+        self.sent = Window()
+        # Whether an upstream has answered since one has failed a sample; whoever hears it sets it.
+        self.answered = False
 
     def __repr__(self) -> str:
         return f"<RetryBudget {self._credit} let go>"
 
-    def sent(self, now: float) -> None:
-        """A sample was sent for the first time."""
-        self._window.at(now)[0] += 1
-
-    def sent_again(self, now: float) -> None:
+    def sent_again(self) -> None:
         if self._credit:
             self._credit -= 1
         else:
-            self._window.at(now)[1] += 1
+            self.sent.second += 1
 
     def allows(self, now: float) -> bool:
         """Whether a sample may be sent again now."""
         if self._credit:
             return True
-        first, again = self._window.totals(now)
+        first, again = self.sent.recent(now)
         return again < FLOOR + int(self._share * first)
 
-    def answered(self) -> None:
-        """An upstream has answered."""
-        self._answered = True
-
     def failed(self, now: float) -> None:
-        """One has failed a sample: nobody is let go."""
+        """An upstream has failed a sample: nobody is let go."""
         self._failed_at = now
-        self._answered = False
+        self.answered = False
         self._credit = 0
 
     def quiet(self, now: float) -> bool:
         """Whether the upstreams have worked for a while."""
-        return self._answered and now - self._failed_at >= QUIET_S
+        return self.answered and now - self._failed_at >= QUIET_S
 
     def let_go(self, waiting: int) -> None:
         """So many wait, and the upstreams work."""
@@ -106,10 +100,12 @@ class Repeats:
         else:
             heapq.heappush(self._later, (not_before, next(self._order), record, earliest))
 
-    def due(self, now: float) -> None:
-        """Make those ready whose time has come."""
+    def due(self, now: float) -> int:
+        """Make those ready whose time has come; returns how many there are."""
+        before = len(self._later)
         while self._later and self._later[0][0] <= now:
             self.ready.append(heapq.heappop(self._later)[2])
+        return before - len(self._later)
 
     def recovered(self, now: float) -> None:
         """An upstream works again: nothing but its own wish keeps a sample from it."""
@@ -134,7 +130,9 @@ class Repeats:
         return record.attempts == attempts or (since is not None and since + self._grace_s <= now)
 
     def drop_settled(self) -> None:
-        self.ready = deque(record for record in self.ready if record.state is QUEUED)
+        queued = [record for record in self.ready if record.state is QUEUED]
+        self.ready.clear()
+        self.ready.extend(queued)
 
     def clear(self) -> None:
         self.ready.clear()

@@ -26,13 +26,14 @@ class UpstreamState(msgspec.Struct, frozen=True):
 
 
 class Upstream:
-    """What is known of one upstream; in_flight: samples that are there. heard_at: of its last
-    answer, or of what was sent when nothing was under way."""
+    """What is known of one upstream; in_flight: samples that are there. heard_at: the tick that saw
+    its last answer or health check, or found nothing under way."""
 
     __slots__ = (
+        "_answers_checked",
+        "_answers_heard",
         "_bad",
         "_good",
-        "answered",
         "breaker",
         "draining",
         "heard_at",
@@ -50,11 +51,12 @@ class Upstream:
         self.in_flight = 0
         self.draining = False
         self.up = True
-        self.answered = False
         self.heard_at = 0.0
         # Samples that decide whether the breaker closes, and since when they are at the upstream.
         self.probing: dict[Exchange, float | None] = {}
         self._good = self._bad = 0
+        # Answers at the last check, and at the last tick.
+        self._answers_checked = self._answers_heard = 0
 
     def __repr__(self) -> str:
         return f"<Upstream {self.name} {self.breaker!r}, {self.in_flight} in flight>"
@@ -73,12 +75,20 @@ class Upstream:
             return "does not answer its health checks"
         return "fails samples; it is tried again soon"
 
+    def tick(self, now: float) -> None:
+        answers = self.breaker.outcomes.first
+        if answers != self._answers_heard or not self.in_flight:
+            self._answers_heard = answers
+            self.heard_at = now
+
     def checked(self, alive: bool) -> bool:
         """Take in a health check; returns whether `up` changed.
 
         An upstream may be too busy to answer one while it answers samples.
         """
-        answered, self.answered = self.answered, False
+        answers = self.breaker.outcomes.first
+        answered = answers != self._answers_checked
+        self._answers_checked = answers
         if alive:
             self._good, self._bad = self._good + 1, 0
             change = not self.up and self._good >= BACK_AFTER

@@ -3,37 +3,35 @@
 from collections import deque
 from typing import Final
 
-WINDOW_S: Final = 10
+WINDOW_S: Final = 10.0
+_STEP_S: Final = 1.0
 
 
 class Window:
-    """Counted in steps of one second, so what is counted is between nine and ten seconds old."""
+    """first, second: counts since the start, which whoever counts adds to: that costs a sample no
+    call. Their recent part is what came since a mark, and marks are set by time, once a second."""
 
-    __slots__ = ("_current", "_ends_at", "_past")
+    __slots__ = ("_marks", "first", "second")
 
     def __init__(self) -> None:
-        self._past: deque[tuple[float, list[int]]] = deque()
-        self._current = [0, 0]
-        self._ends_at = float("-inf")
+        self.first = self.second = 0
+        self._marks: deque[tuple[float, int, int]] = deque([(float("-inf"), 0, 0)])
 
-    def at(self, now: float) -> list[int]:
-        """The two counts of this second, to be added to."""
-        if now >= self._ends_at:
-            if any(self._current):
-                self._past.append((self._ends_at, self._current))
-                self._current = [0, 0]
-            self._ends_at = now + 1.0
-        return self._current
+    def tick(self, now: float) -> None:
+        """Called often enough, each time the second is over."""
+        if now - self._marks[-1][0] >= _STEP_S:
+            self._marks.append((now, self.first, self.second))
+        # The last of those that are old enough is where the window begins.
+        while len(self._marks) > 1 and self._marks[1][0] <= now - WINDOW_S:
+            self._marks.popleft()
 
-    def totals(self, now: float) -> tuple[int, int]:
-        first, second = self.at(now)
-        while self._past and self._past[0][0] <= self._ends_at - WINDOW_S:
-            self._past.popleft()
-        for _, counts in self._past:
-            first += counts[0]
-            second += counts[1]
-        return first, second
+    def recent(self, now: float) -> tuple[int, int]:
+        """What was counted within the last ten to eleven seconds."""
+        self.tick(now)
+        _, first, second = self._marks[0]
+        return self.first - first, self.second - second
 
     def clear(self) -> None:
-        self._past.clear()
-        self._current = [0, 0]
+        """Begin anew."""
+        self._marks.clear()
+        self._marks.append((float("-inf"), self.first, self.second))
