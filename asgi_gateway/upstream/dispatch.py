@@ -74,8 +74,9 @@ class Dispatch:
         # The head of the line that waits for bytes and not for a connection, and since when.
         self._blocked: Record | None = None
         self._blocked_since = 0.0
-        # Repeats that had to wait for their budget.
+        # Repeats that had to wait for their budget, and how many of those that are ready are such.
         self.delayed = 0
+        self._held = 0
 
     def __repr__(self) -> str:
         return (
@@ -97,8 +98,6 @@ class Dispatch:
         now = self._clock.now()
         self._repeats.add(record, now, not_before=not_before, earliest=earliest)
         if not_before <= now:
-            if not self._budget.allows(now):
-                self.delayed += 1
             self.pump()
 
     def recovered(self) -> None:
@@ -117,9 +116,7 @@ class Dispatch:
             if record is not None and self._repeats.waits_in_vain(record, attempts, now):
                 self._give_back(record)
         self._sent.tick(now)
-        came = self._repeats.due(now)
-        if came and not self._budget.allows(now):
-            self.delayed += came
+        self._repeats.due(now)
         ready = self._ready
         if ready and self._budget.quiet(now):
             self._budget.let_go(len(ready))
@@ -128,6 +125,7 @@ class Dispatch:
             self._waiting = deque(r for r in self._waiting if r.state is QUEUED)
         if len(ready) > most:
             self._repeats.drop_settled()
+            self._held = min(self._held, len(ready))
         self.pump()
 
     def pump(self) -> None:
@@ -136,8 +134,8 @@ class Dispatch:
         running, ready = self._running, self._ready
         while (self._waiting or ready) and len(running) < self._max_connections:
             line = self._waiting
-            if ready and self._budget.allows(self._clock.now()):
-                line = ready
+            if ready:
+                line = self._next_line()
             if not line or not self._upstreams.available or self._closed:
                 return
             record = line[0]
@@ -156,9 +154,18 @@ class Dispatch:
             if self._store.start(record, now):
                 if line is ready:
                     self._budget.sent_again()
+                    self._held = max(0, self._held - 1)
                 else:
                     self._sent.first += 1
                 running[record] = self._begin(record)
+
+    def _next_line(self) -> deque[Record]:
+        """Those to be sent again, or where their budget holds them the others."""
+        if self._budget.allows(self._clock.now()):
+            return self._ready
+        self.delayed += max(0, len(self._ready) - self._held)
+        self._held = len(self._ready)
+        return self._waiting
 
     def exchanges(self) -> list[tuple[Record, Exchange]]:
         """All that run now."""

@@ -168,7 +168,7 @@ class Fleet:
     def silent(self, now: float, for_s: float) -> Iterator[Upstream]:
         """Those with samples whose checks fail and that have answered nothing for so long."""
         for upstream in self.upstreams:
-            if not upstream.up and upstream.in_flight and now - upstream.heard_at >= for_s:
+            if not upstream.up and upstream.silent_s(now) >= for_s:
                 yield upstream
 
     def drain(self, url: str, draining: bool) -> None:

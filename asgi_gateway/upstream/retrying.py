@@ -100,12 +100,10 @@ class Repeats:
         else:
             heapq.heappush(self._later, (not_before, next(self._order), record, earliest))
 
-    def due(self, now: float) -> int:
-        """Make those ready whose time has come; returns how many there are."""
-        before = len(self._later)
+    def due(self, now: float) -> None:
+        """Make those ready whose time has come."""
         while self._later and self._later[0][0] <= now:
             self.ready.append(heapq.heappop(self._later)[2])
-        return before - len(self._later)
 
     def recovered(self, now: float) -> None:
         """An upstream works again: nothing but its own wish keeps a sample from it."""

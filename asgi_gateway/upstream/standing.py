@@ -51,7 +51,7 @@ class Upstream:
         self.in_flight = 0
         self.draining = False
         self.up = True
-        self.heard_at = 0.0
+        self.heard_at: float | None = None
         # Samples that decide whether the breaker closes, and since when they are at the upstream.
         self.probing: dict[Exchange, float | None] = {}
         self._good = self._bad = 0
@@ -77,9 +77,13 @@ class Upstream:
 
     def tick(self, now: float) -> None:
         answers = self.breaker.outcomes.first
-        if answers != self._answers_heard or not self.in_flight:
+        if answers != self._answers_heard or not self.in_flight or self.heard_at is None:
             self._answers_heard = answers
             self.heard_at = now
+
+    def silent_s(self, now: float) -> float:
+        """How long nothing has come though samples are there."""
+        return now - self.heard_at if self.in_flight and self.heard_at is not None else 0.0
 
     def checked(self, alive: bool) -> bool:
         """Take in a health check; returns whether `up` changed.

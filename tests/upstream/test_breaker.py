@@ -96,14 +96,14 @@ def test_retry_after_makes_it_longer_within_bounds(wish: float, span: float) -> 
 
 def test_half_open_has_room_for_a_few_and_a_sign_of_life_closes_it() -> None:
     made = opened()
-    assert not made.has_room
+    rooms = [made.has_room]
     made.tick(1.0)
-    assert made.has_room
+    rooms.append(made.has_room)
     made.probing = 2
-    assert not made.has_room
+    rooms.append(made.has_room)
     assert made.succeeded(made.turn, 1.5)
     assert made.state == CLOSED
-    assert made.has_room
+    assert [*rooms, made.has_room] == [False, True, False, True]
 
 
 def test_what_started_before_it_opened_decides_nothing_afterwards() -> None:

@@ -1,5 +1,7 @@
 """Samples that go upstream again: their budget, their times, and the end of their patience."""
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,22 +28,20 @@ def record(number: int = 0) -> Record:
     )
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 0.2), st.booleans(), st.booleans()), min_size=30, max_size=300)
-)
-def test_a_window_counts_what_is_recent(steps: list[tuple[float, bool, bool]]) -> None:
+def test_a_window_counts_what_is_recent() -> None:
     """Everything of the last ten seconds, nothing older than eleven and the longest step."""
-    window, now = Window(), 0.0
+    draw, window, now = random.Random(1), Window(), 0.0
     told: list[tuple[float, int, int]] = []
-    for step, first, second in steps:
-        now += step
+    for _ in range(1000):
+        now += draw.uniform(0, 0.2)
         window.tick(now)
+        first, second = draw.randrange(2), draw.randrange(2)
         window.first += first
         window.second += second
         told.append((now, first, second))
-    for index, counted in enumerate(window.recent(now), start=1):
-        assert counted >= sum(entry[index] for entry in told if entry[0] > now - 10)
-        assert counted <= sum(entry[index] for entry in told if entry[0] >= now - 11.3)
+        for index, counted in enumerate(window.recent(now), start=1):
+            assert counted >= sum(entry[index] for entry in told if entry[0] > now - 10)
+            assert counted <= sum(entry[index] for entry in told if entry[0] >= now - 11.3)
 
 
 def test_the_window_moves() -> None:
@@ -109,8 +109,9 @@ def test_a_recovery_ends_the_back_off_and_not_the_upstreams_own_wish() -> None:
     assert list(repeats.ready) == [soon]
     repeats.recovered(5.0)
     assert list(repeats.ready) == [soon, ours]
-    assert repeats.due(6.9) == 0
-    assert repeats.due(7.0) == 1
+    repeats.due(6.9)
+    assert list(repeats.ready) == [soon, ours]
+    repeats.due(7.0)
     assert list(repeats.ready) == [soon, ours, wished]
 
 
