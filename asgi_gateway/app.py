@@ -94,9 +94,10 @@ class Gateway:
             ),
             ledger=ledger,
         )
-        self._client = Client(settings.upstream)
+        given = settings.upstream
+        self._client = Client(given)
         self._transport: Transport = (
-            Pool(settings.upstream) if settings.upstream.transport == "httptools" else self._client
+            Pool(given, self._client.addresses) if given.transport == "httptools" else self._client
         )
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
         self._metrics = Metrics()
@@ -119,8 +120,7 @@ class Gateway:
         )
         if self._keeper is not None:
             self._keeper.restore(self._sessions, self._store, self._clock.now())
-        self._behind, trainer = what_is_behind(settings, inner, self._clock)
-        self._trainer = trainer
+        self._behind, self._trainer = what_is_behind(settings, inner, self._clock)
         parts: dict[str, Any] = {
             "clock": self._clock,
             "sampling": self._sampling,
@@ -135,7 +135,7 @@ class Gateway:
             "journaled": self._keeper is not None,
         }
         rest: dict[str, Any] = {name: parts[name] for name in ("sessions", "catalog")}
-        adopted = TrainerHandshake(trainer, **shared) if trainer is not None else None
+        adopted = TrainerHandshake(self._trainer, **shared) if self._trainer else None
         self._table = Table(
             SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
             adopted or HandshakeHandlers(**shared),

@@ -27,7 +27,7 @@ from asgi_gateway.turns import PerTurn
 from asgi_gateway.upstream.breaker import CLOSED
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.exchange import Answer, Exchange, Transport
-from asgi_gateway.upstream.fleet import Fleet
+from asgi_gateway.upstream.fleet import NOT_AVAILABLE, Fleet
 from asgi_gateway.upstream.remedy import Remedies, Retry
 from asgi_gateway.upstream.retrying import Repeats, RetryBudget
 from asgi_gateway.upstream.run import Run
@@ -101,10 +101,9 @@ class Runs:
         upstream = available[0] if len(available) == 1 else self.fleet.choose(record)
         record.upstream = upstream.url
         run = Run(self, record, upstream)
-        breaker = upstream.breaker
-        if breaker.state == CLOSED:
+        if upstream.breaker.state == CLOSED:
             upstream.in_flight += 1
-            run.turn = breaker.turn
+            run.turn = upstream.breaker.turn
         else:
             run.turn = self.fleet.probes(upstream, run)
         self._send(run)
@@ -275,14 +274,13 @@ class Runs:
             self.abort(record)
 
     def _waited_in_vain(self, record: Record) -> None:
-        self._give_back(record, Unavailable("the inference server was not available for too long"))
+        self._give_back(record, Unavailable(f"{NOT_AVAILABLE}, and was not for too long"))
 
     def add_to(self, metrics: Metrics) -> None:
         self.fleet.add_to(metrics)
-        text = "Samples that waited for the retry budget."
-        metrics.counter("retries_delayed_total", text, lambda: self.dispatch.delayed)
-        text = "Samples given back because their upstream hung."
-        metrics.counter("upstream_hung_total", text, lambda: self.given_back)
+        name, text = "upstream_hung_total", "Samples given back because their upstream hung."
+        metrics.counter(name, text, lambda: self.given_back)
+        self.dispatch.add_to(metrics)
 
     # --- settle ----------------------------------------------------------------------------------
 

@@ -20,10 +20,12 @@
 | 5 | `upstream/fleet` |
 | 4 | `upstream/run` |
 | 3 | `upstream/standing` |
-| 1 | `upstream/breaker` |
+| 1 | `upstream/breaker`, `upstream/addresses` |
 | 3 | `upstream/connection`, `upstream/request` |
-| 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
-| 2 | `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
+| 3 | `store/records`, `training/incoming`, `training/relay`, `checkpoints` |
+| 4 | `upstream/listing` |
+| 3 | `upstream/client` |
+| 2 | `lifespan`, `upstream/post`, `upstream/prompt`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 2 | `peer` |
@@ -37,7 +39,8 @@
 | library | where it may be imported |
 |---|---|
 | httptools | `upstream/connection` |
-| aiohttp | `upstream/client`, `training/connection`, `training/proxy`, `training/relay` |
+| aiohttp | `upstream/client`, `upstream/post`, `training/connection`, `training/proxy`, |
+| aiohttp | `training/relay` |
 | yarl | `upstream/client`, `training/prefix` |
 | google | `codec/*` |
 | numpy | `codec`, `codec/*` |
@@ -82,7 +85,9 @@ def name_of(path: Path) -> str:
 SOURCES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 FLOORS = {module: int(floor) for floor, modules in rows("floor") for module in modules}
-LIBRARIES = dict(rows("library"))
+LIBRARIES: dict[str, set[str]] = {}
+for library, modules in rows("library"):
+    LIBRARIES.setdefault(library, set()).update(modules)
 
 
 def row_of(module: str) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from asgi_gateway.clock import Clock
+from asgi_gateway.metrics import Metrics
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import QUEUED
@@ -87,6 +88,10 @@ class Dispatch:
     @property
     def running(self) -> int:
         return len(self._running)
+
+    def add_to(self, metrics: Metrics) -> None:
+        name, text = "retries_delayed_total", "Samples whose next try waited for the budget."
+        metrics.counter(name, text, lambda: self.delayed)
 
     def enqueue(self, record: Record) -> None:
         """Put a QUEUED record at the end of the line."""
@@ -167,8 +172,8 @@ class Dispatch:
         self._held = len(self._ready)
         return self._waiting
 
-    def exchanges(self) -> list[tuple[Record, Exchange]]:
-        """All that run now."""
+    def exchanges(self) -> list[tuple[Record, Any]]:
+        """All that run now, each with what `begin` returned."""
         return list(self._running.items())
 
     def runs(self, record: Record, exchange: Exchange) -> bool:

@@ -184,10 +184,14 @@ class FakeUpstream:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._tasks)
+
     @contextlib.asynccontextmanager
-    async def running(self, port: int = 0) -> AsyncIterator[Self]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", port, limit=1 << 22)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async def running(self, port: int = 0, *, host: str = "127.0.0.1") -> AsyncIterator[Self]:
+        server = await asyncio.start_server(self._accept, host, port, limit=1 << 22)
+        self.url = f"http://{host}:{server.sockets[0].getsockname()[1]}"
         self._server = server
         try:
             yield self
