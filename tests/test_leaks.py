@@ -116,6 +116,7 @@ def books(gateway: Driven) -> dict[str, Any]:
         "charged bytes": store.charged_bytes,
         "result bytes": store.results_bytes,
         "clocks": [len(c) for c in (store._work, store._undelivered, store._delivered)],
+        "upstreams": [upstream.in_flight for upstream in app.fleet.upstreams],
         "line": [len(dispatch._waiting), dispatch._repeats.later, dispatch.running],
         "holds": [len(sampling.delivery._holds), len(sampling.delivery._wakes)],
         "sessions": [len(sessions._sessions), len(sessions._sampling)],

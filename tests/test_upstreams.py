@@ -122,6 +122,7 @@ async def test_an_outage_of_90_s_costs_no_sample_and_full_speed_is_back_at_once(
         for request_id in ids:
             assert (await outcome(gateway.poll(request_id))).status == 200
         assert await reasons(gateway) == []
+        assert await scraped(gateway, "upstream_inflight", upstream=name(upstream)) == 0
         assert await scraped(gateway, "breaker_state", upstream=name(upstream)) == 0
         assert await scraped(gateway, "breaker_opened_total", upstream=name(upstream)) >= 4
 

@@ -100,6 +100,8 @@ class Dispatch:
 
     def enqueue_again(self, record: Record, *, not_before: float, earliest: float) -> None:
         """Put a QUEUED record that was upstream in line again; see `Repeats.add`."""
+        # Now and not in `ended`, which follows: it may run again before.
+        self._free(record)
         now = self._clock.now()
         self._repeats.add(record, now, not_before=not_before, earliest=earliest)
         if not_before <= now:
@@ -199,13 +201,18 @@ class Dispatch:
             self._freed(exchange)
         self.pump()
 
+    def _free(self, record: Record) -> Exchange | None:
+        exchange = self._running.pop(record, None)
+        if exchange is not None:
+            self._freed(exchange)
+        return exchange
+
     def abort(self, record: Record) -> bool:
         """End the upstream request of a record, if it has one; the record is settled elsewhere."""
-        exchange = self._running.pop(record, None)
+        exchange = self._free(record)
         if exchange is None:
             return False
         self._transport.abort(exchange)
-        self._freed(exchange)
         self.pump()
         return True
 
