@@ -186,3 +186,61 @@ async def test_only_a_head_that_still_waits_is_blocked(store: MemoryStore) -> No
     assert line.blocked(clock.now(), 30) is heads[1]
     store.cancel(running, clock.now())
     line.close()
+
+
+async def test_the_line_stands_while_no_upstream_is_available(store: MemoryStore) -> None:
+    runs = Runs(store, 1000, at_once=False)
+    line, available = runs.line, runs.available
+    runs.available = []
+    for number in range(3):
+        line.enqueue(queued(store, number))
+    line.tick(runs.clock.now())
+    assert runs.started == []
+    assert store.counts[State.QUEUED] == 3
+    runs.available = available
+    line.tick(runs.clock.now())
+    assert runs.started == ["r0", "r1", "r2"]
+    line.close()
+
+
+async def test_repeats_come_first_and_those_over_budget_keep_nobody_waiting(
+    store: MemoryStore,
+) -> None:
+    runs = Runs(store, 1000, at_once=False)
+    line, now = runs.line, runs.clock.now()
+    records = [queued(store, number) for number in range(13)]
+    for record in records:
+        line.enqueue(record)
+    runs.available, available = [], runs.available
+    line.enqueue(queued(store, 99))
+    for record in records:
+        store.retry(record, now)
+        line.enqueue_again(record, not_before=now, earliest=now)
+    assert len(runs.freed) == 13
+    runs.started.clear()
+    runs.available = available
+    line.tick(now)
+    # Ten, and a fifth of the thirteen that were sent first.
+    again = [f"r{number}" for number in range(12)]
+    assert runs.started == [*again, "r99"]
+    assert line.delayed == 1
+    line.recovered()
+    line.tick(now)
+    assert runs.started == [*again, "r99", "r12"]
+    line.close()
+
+
+async def test_who_waits_in_vain_to_be_sent_again_is_given_back(store: MemoryStore) -> None:
+    runs = Runs(store, 1000, at_once=False)
+    line, record = runs.line, queued(store, 0)
+    line.enqueue(record)
+    store.retry(record, runs.clock.now())
+    runs.available = []
+    line.enqueue_again(record, not_before=runs.clock.now(), earliest=0.0)
+    runs.clock.advance(299)
+    line.tick(runs.clock.now())
+    assert runs.given_back == []
+    runs.clock.advance(1)
+    line.tick(runs.clock.now())
+    assert runs.given_back == [record]
+    line.close()
