@@ -100,8 +100,7 @@ class Gateway:
             Pool(given, self._client.addresses) if given.transport == "httptools" else self._client
         )
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
-        self._metrics = Metrics()
-        self._admission = Admission()
+        self._metrics, self._admission = Metrics(), Admission()
         self._lag, self._pauses = LoopLag(TICK_S), GcPauses(self._clock)
         self._sampling = Sampling(
             settings=settings,
@@ -140,7 +139,6 @@ class Gateway:
             SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
             adopted or HandshakeHandlers(**shared),
             settings.limits,
-            # Runs, checkpoints and sessions are another's to answer for where there is one behind.
             rest=None if self._behind is not None else RestHandlers(**rest),
             save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
@@ -315,6 +313,8 @@ class Gateway:
         if self._samplelog is not None:
             self._samplelog.add_to(self._metrics)
         gauges.of_store(self._metrics, self._store)
-        if self._keeper is not None:
-            gauges.of_journal(self._metrics, self._keeper)
+        if (keeper := self._keeper) is not None:
+            gauge = self._metrics.gauge
+            gauge("journal_healthy", "1 while it is written.", lambda: int(keeper.healthy))
+            gauge("journal_bytes", "Size of the journal.", lambda: keeper.nbytes)
         self._metrics.gauge("sessions", "Sessions known.", lambda: len(self._sessions))

@@ -1,6 +1,5 @@
-"""What store, journal and sessions hold, as gauges."""
+"""What the store holds, as gauges."""
 
-from asgi_gateway.keeper import Keeper
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.states import State
@@ -25,8 +24,3 @@ def of_store(metrics: Metrics, store: MemoryStore) -> None:
         ("late_events", "Lost races, such as a result after a cancel.", lambda: store.late_events),
     ):
         metrics.gauge(name, text, read)
-
-
-def of_journal(metrics: Metrics, keeper: Keeper) -> None:
-    metrics.gauge("journal_healthy", "1 while it is written.", lambda: int(keeper.healthy))
-    metrics.gauge("journal_bytes", "Size of the journal.", lambda: keeper.nbytes)

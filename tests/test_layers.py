@@ -8,8 +8,7 @@
 | 9 | `handlers`, `handshake`, `keeper`, `rest` |
 | 8 | `sampling` |
 | 7 | `runs`, `training/behind` |
-| 10 | `gauges` |
-| 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
+| 6 | `bulk`, `gauges`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
 | 5 | `outcomes` |
 | 4 | `samplelog` |
