@@ -89,13 +89,13 @@ class Gateway:
             ),
             ledger=ledger,
         )
-        self._client = Client(settings.upstream)
+        given = settings.upstream
+        self._client = Client(given)
         self._transport: Transport = (
-            Pool(settings.upstream) if settings.upstream.transport == "httptools" else self._client
+            Pool(given, self._client.addresses) if given.transport == "httptools" else self._client
         )
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
-        self._metrics = Metrics()
-        self._admission = Admission()
+        self._metrics, self._admission = Metrics(), Admission()
         self._drain = Drain(
             settings.drain, self._admission, lambda: Left.of(self._store), self.stop_holding
         )
@@ -108,16 +108,17 @@ class Gateway:
             ids=ids,
             metrics=self._metrics,
             admission=self._admission,
+            ask_health=self._client.health,
             samplelog=self._samplelog,
             quota=self._door.quota if self._door is not None else None,
         )
+        self.fleet = self._sampling.fleet
         self._sessions = Sessions(
             settings.session.timeout_s, settings.session.retention_s, ids, ledger
         )
         if self._keeper is not None:
             self._keeper.restore(self._sessions, self._store, self._clock.now())
-        self._behind, trainer = what_is_behind(settings, inner, self._clock)
-        self._trainer = trainer
+        self._behind, self._trainer = what_is_behind(settings, inner, self._clock)
         parts: dict[str, Any] = {
             "clock": self._clock,
             "sampling": self._sampling,
@@ -131,12 +132,13 @@ class Gateway:
             "client": settings.client,
             "journaled": self._keeper is not None,
         }
-        adopted = TrainerHandshake(trainer, **shared) if trainer is not None else None
+        rest: dict[str, Any] = {name: parts[name] for name in ("sessions", "catalog")}
+        adopted = TrainerHandshake(self._trainer, **shared) if self._trainer else None
         self._table = Table(
             SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
             adopted or HandshakeHandlers(**shared),
             settings.limits,
-            rest=self._rest_handlers(),
+            rest=None if self._behind is not None else RestHandlers(**rest),
             save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
         gauges.of_process(self._metrics, self._lag, self._pauses, self._drain, self._samplelog)
@@ -146,7 +148,7 @@ class Gateway:
             door=self._door,
             delivery=self._sampling.delivery,
             behind=self._behind,
-            trainer=trainer,
+            trainer=self._trainer,
             metrics=self._metrics,
             hold_s=settings.poll.hold_s,
             begin=self.open,
@@ -155,12 +157,6 @@ class Gateway:
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
         self._closed = False
-
-    def _rest_handlers(self) -> RestHandlers | None:
-        """Runs, checkpoints and sessions are another's to answer for where there is one behind."""
-        if self._behind is not None:
-            return None
-        return RestHandlers(sessions=self._sessions, catalog=self._catalog)
 
     def _model_of(self, sampling_session_id: str) -> str | None:
         return self._sessions.upstream_name(sampling_session_id)
@@ -262,6 +258,10 @@ class Gateway:
             yield self
         finally:
             await self.close()
+
+    def drain_upstream(self, url: str, draining: bool = True) -> None:
+        """Give it no new samples, or some again; NotFound where it is not configured."""
+        self.fleet.drain(url, draining)
 
     def tick(self) -> None:
         """Everything that time alone does. Called ten times a second."""

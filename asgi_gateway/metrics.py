@@ -18,6 +18,8 @@ BUCKETS_S: Final = (
 )
 
 Samples = Iterable[tuple[Mapping[str, str], float]]
+# Value of the label, number.
+Labelled = Iterable[tuple[str, float]]
 # Value of the label, sum, count.
 Sums = Iterable[tuple[str, float, int]]
 
@@ -56,6 +58,7 @@ class Metrics:
         self.bugs = 0
         self.evicted_for_room = 0
         self._read: list[tuple[str, str, str, Callable[[], float]]] = []
+        self._labelled: list[tuple[str, str, str, str, Callable[[], Labelled]]] = []
         self._summaries: list[tuple[str, str, str, Callable[[], Sums]]] = []
 
     def stage(self, name: str, seconds: float) -> None:
@@ -74,6 +77,12 @@ class Metrics:
         """The same, of what only grows."""
         self._read.append((prefix + name, "counter", text, read))
 
+    def labelled(
+        self, name: str, kind: str, text: str, label: str, read: Callable[[], Labelled]
+    ) -> None:
+        """Gauges or counters by one label, whose values come from the configuration only."""
+        self._labelled.append((name, kind, text, label, read))
+
     def summary(self, name: str, text: str, label: str, read: Callable[[], Sums]) -> None:
         """Sums and counts by one label, read when scraped."""
         self._summaries.append((name, text, label, read))
@@ -83,6 +92,8 @@ class Metrics:
         lines: list[str] = []
         for name, kind, text, read in self._read:
             _family(lines, name, kind, text, [({}, read())])
+        for name, kind, text, label, read_all in self._labelled:
+            _family(lines, PREFIX + name, kind, text, [({label: key}, n) for key, n in read_all()])
         counters: tuple[tuple[str, str, str, dict[str, int]], ...] = (
             ("samples_total", "Samples settled, by outcome.", "outcome", self.samples),
             ("polls_total", "Polls answered, by result.", "result", self.polls),

@@ -5,10 +5,12 @@ Every run ends in exactly one settlement, or back in line. What an upstream outc
 """
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from typing import Final
 
+from asgi_gateway.admission import Admission
 from asgi_gateway.clock import Clock
 from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
@@ -22,10 +24,14 @@ from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import RUNNING
 from asgi_gateway.turns import PerTurn
-from asgi_gateway.upstream.choice import Choice
+from asgi_gateway.upstream.breaker import CLOSED
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.exchange import Answer, Exchange, Transport
+from asgi_gateway.upstream.fleet import NOT_AVAILABLE, Fleet
 from asgi_gateway.upstream.remedy import Remedies, Retry
+from asgi_gateway.upstream.retrying import Repeats, RetryBudget
+from asgi_gateway.upstream.run import Run
+from asgi_gateway.upstream.standing import Upstream
 from asgi_gateway.upstream.verdict import judge
 
 log = logging.getLogger(__name__)
@@ -36,6 +42,8 @@ ANSWERS_PER_TURN: Final = 64
 BYTES_PER_ANSWER: Final = 32 << 10
 # Larger ones are read in steps, one at a time.
 STEPS_FROM_BYTES: Final = 1 << 20
+# Samples of a hung upstream that are given back in one tick.
+GIVEN_BACK_PER_TICK: Final = 128
 
 
 class Runs:
@@ -51,6 +59,7 @@ class Runs:
         delivery: Delivery,
         metrics: Metrics,
         outcomes: Outcomes,
+        admission: Admission,
     ) -> None:
         self._clock = clock
         self._store = store
@@ -58,7 +67,8 @@ class Runs:
         self._delivery = delivery
         self._metrics = metrics
         self._outcomes = outcomes
-        self._choice = Choice(settings.upstream)
+        self._silent_s = settings.upstream.silent_s
+        self._budget = RetryBudget(settings.upstream.retry_budget)
         self._remedies = Remedies(settings.upstream)
         self._decoder = Decoder(settings.missing_logprobs)
         self._turn = PerTurn(ANSWERS_PER_TURN, self._read_on)
@@ -66,37 +76,60 @@ class Runs:
         self._unread: deque[tuple[Run, Answer, int]] = deque()
         self._large: deque[tuple[Run, Answer]] = deque()
         self._reader: asyncio.Task[None] | None = None
+        self.given_back = 0
+        self.fleet = Fleet(
+            settings.upstream, admission=admission, recovered=lambda: self.dispatch.recovered()
+        )
         self.dispatch = Dispatch(
-            store, clock, transport, settings.upstream.max_connections, self._begin
+            store,
+            clock,
+            transport,
+            settings.upstream.max_connections,
+            self._begin,
+            upstreams=self.fleet,
+            budget=self._budget,
+            repeats=Repeats(settings.upstream.unavailable_grace_s),
+            freed=self.fleet.ended,
+            give_back=self._waited_in_vain,
         )
 
     # --- out and back ----------------------------------------------------------------------------
 
     def _begin(self, record: Record) -> Exchange:
         """Send one RUNNING record upstream."""
-        run = Run(self, record)
+        available = self.fleet.available
+        upstream = available[0] if len(available) == 1 else self.fleet.choose(record)
+        record.upstream = upstream.url
+        run = Run(self, record, upstream)
+        if upstream.breaker.state == CLOSED:
+            upstream.in_flight += 1
+            run.turn = upstream.breaker.turn
+        else:
+            run.turn = self.fleet.probes(upstream, run)
         self._send(run)
         return run
 
-    def _send(self, run: "Run") -> None:
+    def _send(self, run: Run) -> None:
         record = run.record
-        run.url = record.upstream = self._choice.url(record)
         try:
             self._transport.send(
                 run,
-                run.url,
+                run.upstream.url,
                 record.body or b"",
                 request_id=record.request_id,
-                affinity=self._choice.affinity(record),
+                affinity=self.fleet.affinity(record),
                 fresh=run.fresh,
             )
         except Exception as error:  # noqa: BLE001 - a bug; it must not end the line
             asyncio.get_running_loop().call_soon(self.failed, run, error)
 
-    def answering(self, run: "Run") -> None:
+    def answering(self, run: Run) -> None:
         self._store.drop_prompt(run.record)
+        upstream = run.upstream
+        if upstream.breaker.state != CLOSED:
+            self.fleet.answered(upstream, run.turn, self._clock.now())
 
-    def answered(self, run: "Run", answer: Answer) -> None:
+    def answered(self, run: Run, answer: Answer) -> None:
         """The upstream's whole answer has come; it is read now or in a later turn of the loop."""
         cost = 1 + answer.nbytes // BYTES_PER_ANSWER
         if not self._unread and self._turn.take(cost):
@@ -110,7 +143,7 @@ class Runs:
             if self.dispatch.runs(run.record, run):  # or it was aborted meanwhile
                 self._read(run, answer)
 
-    def _read(self, run: "Run", answer: Answer) -> None:
+    def _read(self, run: Run, answer: Answer) -> None:
         """A result, or what the upstream says went wrong."""
         if answer.nbytes >= STEPS_FROM_BYTES:
             self._large.append((run, answer))
@@ -137,7 +170,7 @@ class Runs:
                 self.failed(run, error)
             self._large.popleft()
 
-    async def _read_in_steps(self, run: "Run", answer: Answer) -> bytes | None:
+    async def _read_in_steps(self, run: Run, answer: Answer) -> bytes | None:
         """A result, with a turn of the loop between two steps; None once it is aborted."""
         record = run.record
         if not self.dispatch.runs(record, run):
@@ -152,15 +185,21 @@ class Runs:
             await asyncio.sleep(0)
         return None
 
-    def _succeeded(self, run: "Run", result: bytes) -> None:
+    def _succeeded(self, run: Run, result: bytes) -> None:
         record, now = run.record, self._clock.now()
-        self._remedies.succeeded(record, run.url)
+        breaker = run.upstream.breaker
+        if breaker.state == CLOSED:
+            breaker.outcomes.first += 1
+        else:
+            self.fleet.answered(run.upstream, run.turn, now)
+        self._budget.answered = True
+        self._remedies.succeeded(record, run.upstream.url)
         if self._store.succeed(record, result, now):
             self._outcomes.settled(record, now)
             self._delivery.settled(record)
         self._ended(run, "ok")
 
-    def failed(self, run: "Run", error: Exception) -> None:
+    def failed(self, run: Run, error: Exception) -> None:
         """No answer, or none that is a result: another try, a 410 or an error result."""
         record = run.record
         if isinstance(error, StaleConnection):
@@ -176,12 +215,14 @@ class Runs:
             self.fail(record, Failure("an internal error of the gateway", "server"))
             self._ended(run, "bug")
             return
+        now = self._clock.now()
+        if self.fleet.failed(run.upstream, run.turn, error, now):
+            self._budget.failed(now)
         if record.state is RUNNING:  # or it was cancelled or overdue meanwhile
-            self._recover(record, error, run.url)
+            self._recover(record, error, run.upstream.url, now)
         self._ended(run, type(error).__name__.lower())
 
-    def _recover(self, record: Record, error: UpstreamError, url: str) -> None:
-        now = self._clock.now()
+    def _recover(self, record: Record, error: UpstreamError, url: str, now: float) -> None:
         if isinstance(error, Unavailable) and record.unavailable_since is None:
             self._transport.forget_addresses()
         remedy = self._remedies.after(record, error, url, now)
@@ -191,11 +232,14 @@ class Runs:
             log.warning("sample %s failed: %s", record.request_id, remedy.text)
             self.fail(record, remedy)
         else:
-            log.warning("sample %s handed back to its client: %s", record.request_id, error)
-            record.failure = Failure(str(error), error.category)
-            self.evict(record, told=False)
+            self._give_back(record, error)
 
-    def _ended(self, run: "Run", outcome: str) -> None:
+    def _give_back(self, record: Record, error: UpstreamError) -> None:
+        log.warning("sample %s handed back to its client: %s", record.request_id, error)
+        record.failure = Failure(str(error), error.category)
+        self.evict(record, told=False)
+
+    def _ended(self, run: Run, outcome: str) -> None:
         self._metrics.upstream[outcome] += 1
         self.dispatch.ended(run.record, run)
 
@@ -204,15 +248,48 @@ class Runs:
         if self.dispatch.abort(record):
             self._metrics.upstream["aborted"] += 1
 
+    # --- upstreams that come and go --------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Everything that time alone does to upstreams and the line."""
+        self.fleet.tick(now, self._transport.is_sent)
+        for upstream in self.fleet.silent(now, self._silent_s):
+            if not self._transport.heard_within(upstream.url, self._silent_s):
+                self._give_up(upstream)
+        self.dispatch.tick(now)
+
+    def _give_up(self, upstream: Upstream) -> None:
+        """Give back what a hung upstream holds, some of it in each tick."""
+        text = (
+            f"nothing came from the upstream for {self._silent_s:g} s, its health checks too fail"
+        )
+        there = (
+            record
+            for record, run in self.dispatch.exchanges()
+            if isinstance(run, Run) and run.upstream is upstream and record.state is RUNNING
+        )
+        for record in itertools.islice(there, GIVEN_BACK_PER_TICK):
+            self.given_back += 1
+            self._give_back(record, Interrupted(text))
+            self.abort(record)
+
+    def _waited_in_vain(self, record: Record) -> None:
+        self._give_back(record, Unavailable(f"{NOT_AVAILABLE}, and was not for too long"))
+
+    def add_to(self, metrics: Metrics) -> None:
+        self.fleet.add_to(metrics)
+        name, text = "upstream_hung_total", "Samples given back because their upstream hung."
+        metrics.counter(name, text, lambda: self.given_back)
+        self.dispatch.add_to(metrics)
+
     # --- settle ----------------------------------------------------------------------------------
 
     def _retry(self, record: Record, retry: Retry, now: float) -> None:
         if self._store.retry(record, now):
             self._metrics.retries[retry.reason] += 1
-            if retry.not_before > now:
-                self.dispatch.enqueue_later(record, retry.not_before)
-            else:
-                self.dispatch.enqueue(record, first=True)
+            self.dispatch.enqueue_again(
+                record, not_before=retry.not_before, earliest=retry.earliest
+            )
 
     def fail(self, record: Record, failure: Failure) -> None:
         if self._store.fail(record, failure, self._clock.now()):
@@ -241,25 +318,3 @@ def _completion(record: Record, answer: Answer) -> bytes:
     if names_other_request(body, record.request_id):
         raise Interrupted("the upstream answered another request on this connection")
     return body
-
-
-class Run(Exchange):
-    """One record on its way through an upstream."""
-
-    __slots__ = ("_runs", "fresh", "record", "url")
-
-    def __init__(self, runs: Runs, record: Record) -> None:
-        self.work = None
-        self._runs = runs
-        self.record = record
-        self.url = ""
-        self.fresh = False
-
-    def answering(self) -> None:
-        self._runs.answering(self)
-
-    def answered(self, answer: Answer) -> None:
-        self._runs.answered(self, answer)
-
-    def failed(self, error: Exception) -> None:
-        self._runs.failed(self, error)

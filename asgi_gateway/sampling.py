@@ -24,7 +24,9 @@ from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import State
+from asgi_gateway.upstream.checks import Ask, Checks
 from asgi_gateway.upstream.exchange import Transport
+from asgi_gateway.upstream.fleet import NOT_AVAILABLE
 from asgi_gateway.upstream.request import UpstreamRequest
 
 # A sample whose answer finds no room for so long takes it from results that nobody fetches.
@@ -43,10 +45,11 @@ class Sampling:
         ids: Ids,
         metrics: Metrics,
         admission: Admission,
+        ask_health: Ask,
         samplelog: SampleLog | None = None,
         quota: Quota | None = None,
     ) -> None:
-        """quota: limits of single callers, where there are any."""
+        """ask_health: see `upstream.checks`. quota: limits of single callers, if there are any."""
         self._read_timeout_s = settings.upstream.read_timeout_s
         self._clock = clock
         self._store = store
@@ -63,7 +66,11 @@ class Sampling:
             delivery=self.delivery,
             metrics=metrics,
             outcomes=Outcomes(metrics, samplelog, quota),
+            admission=admission,
         )
+        self.fleet = self._runs.fleet
+        self._checks = Checks(self.fleet, clock, ask_health, settings.upstream.health_interval_s)
+        self._runs.add_to(metrics)
         self._dispatch = self._runs.dispatch
         self.bulk = Bulk(store, self._end)
 
@@ -144,9 +151,10 @@ class Sampling:
 
     def queue_state(self, record: Record) -> tuple[QueueState, str | None]:
         """What the SDK shows its user while a sample is not finished: state and reason."""
-        if record.unavailable_since is not None:
-            return "paused_capacity", "the inference server is not available; trying again"
-        if record.state is State.QUEUED:
+        queued = record.state is State.QUEUED
+        if record.unavailable_since is not None or (queued and not self.fleet.available):
+            return "paused_capacity", f"{NOT_AVAILABLE}; trying again"
+        if queued:
             return "paused_capacity", "waiting for a free slot on the inference server"
         return "active", None
 
@@ -171,11 +179,13 @@ class Sampling:
             self._runs.abort(record)
         blocked = self._dispatch.blocked(now, MAKE_ROOM_AFTER_S)
         self._metrics.evicted_for_room += self.bulk.make_room(blocked)
-        self._dispatch.tick(now)
+        self._checks.tick(now)
+        self._runs.tick(now)
 
     def close(self) -> None:
         """Give every unfinished sample back, answer the polls parked for them, end the work."""
         self.delivery.stop_holding()
+        self._checks.close()
         self.bulk.close()
         for record in self._store.unfinished():
             self._end(record, told=False)

@@ -56,6 +56,12 @@ class UpstreamSettings(_Section, frozen=True, kw_only=True):
     unavailable_grace_s: NotNegative = 300.0
     read_retries: Annotated[int, Meta(ge=0)] = 0
     poison_after: Annotated[int, Meta(ge=0)] = 3
+    breaker_failures: Count = 5
+    breaker_probes: Count = 5
+    health_interval_s: NotNegative = 5.0
+    health_timeout_s: Positive = 5.0
+    silent_s: Positive = 120.0
+    retry_budget: Annotated[float, Meta(ge=0, le=10)] = 0.2
     affinity: Literal["sample", "session", "none"] = "sample"
     transport: Literal["httptools", "aiohttp"] = "httptools"
 

@@ -16,10 +16,17 @@
 | 4 | `samplelog` |
 | 5 | `openapi` |
 | 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
-| 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy` |
+| 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy`, `upstream/retrying` |
+| 6 | `upstream/checks` |
+| 5 | `upstream/fleet` |
+| 4 | `upstream/run` |
+| 3 | `upstream/standing` |
+| 1 | `upstream/breaker`, `upstream/addresses` |
 | 3 | `upstream/connection`, `upstream/request` |
-| 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
-| 2 | `route`, `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
+| 3 | `store/records`, `training/incoming`, `training/relay`, `checkpoints` |
+| 4 | `upstream/listing` |
+| 3 | `upstream/client` |
+| 2 | `route`, `lifespan`, `upstream/post`, `upstream/prompt`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 2 | `descriptors`, `peer` |
@@ -31,14 +38,15 @@
 | 1 | `admission`, `procfs`, `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
-| 0 | `codec`, `upstream`, `upstream/poison`, `training`, `turns`, `allocator` |
+| 0 | `codec`, `upstream`, `upstream/poison`, `upstream/window`, `training`, `turns`, `allocator` |
 
 `package/*` is a package as one unit: its modules may also import each other, without a circle.
 
 | library | where it may be imported |
 |---|---|
 | httptools | `upstream/connection` |
-| aiohttp | `upstream/client`, `training/connection`, `training/proxy`, `training/relay` |
+| aiohttp | `upstream/client`, `upstream/post`, `training/connection`, `training/proxy`, |
+| aiohttp | `training/relay` |
 | yarl | `upstream/client`, `training/prefix` |
 | google | `codec/*` |
 | numpy | `codec`, `codec/*` |
@@ -83,7 +91,9 @@ def name_of(path: Path) -> str:
 SOURCES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 FLOORS = {module: int(floor) for floor, modules in rows("floor") for module in modules}
-LIBRARIES = dict(rows("library"))
+LIBRARIES: dict[str, set[str]] = {}
+for library, modules in rows("library"):
+    LIBRARIES.setdefault(library, set()).update(modules)
 
 
 def row_of(module: str) -> str | None:

@@ -56,6 +56,14 @@ class SocketlessClient:
     async def models(self, url: str) -> list[ServedModel]:
         return [ServedModel("stand-in", 65536)]
 
+    async def health(self, url: str) -> None: ...
+
+    def is_sent(self, exchange: Exchange) -> bool:
+        return True
+
+    def heard_within(self, url: str, seconds: float) -> bool:
+        return False
+
     def send(
         self,
         exchange: Exchange,
@@ -108,7 +116,8 @@ def books(gateway: Driven) -> dict[str, Any]:
         "charged bytes": store.charged_bytes,
         "result bytes": store.results_bytes,
         "clocks": [len(c) for c in (store._work, store._undelivered, store._delivered)],
-        "line": [len(dispatch._waiting), len(dispatch._delayed), dispatch.running],
+        "upstreams": [upstream.in_flight for upstream in app.fleet.upstreams],
+        "line": [len(dispatch._waiting), dispatch._repeats.later, dispatch.running],
         "holds": [len(sampling.delivery._holds), len(sampling.delivery._wakes)],
         "sessions": [len(sessions._sessions), len(sessions._sampling)],
         "session clocks": [len(sessions._alive), len(sessions._kept)],

@@ -40,7 +40,8 @@ class Owner(Protocol):
 
 class Connection(asyncio.Protocol):
     """Times are of the event loop's clock: `started_at` of the request on it, `heard_at` of the
-    last byte in either direction. `closing` is the socket's: whether it is being closed."""
+    last byte in either direction. `closing` is the socket's: whether it is being closed. `retired`:
+    it leads to an `address` that the upstream's name has no more."""
 
     __slots__ = (
         "_again",
@@ -54,14 +55,18 @@ class Connection(asyncio.Protocol):
         "_status",
         "_transport",
         "_used",
+        "address",
         "closing",
         "heard_at",
         "origin",
+        "retired",
         "started_at",
     )
 
-    def __init__(self, owner: Owner, origin: Origin) -> None:
+    def __init__(self, owner: Owner, origin: Origin, address: str = "") -> None:
         self.origin = origin
+        self.address = address
+        self.retired = False
         self._owner = owner
         self._transport: asyncio.Transport
         self.closing: Callable[[], bool]

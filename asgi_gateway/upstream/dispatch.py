@@ -4,18 +4,18 @@ A queued sample is an entry in a deque and nothing else: no task, no timer, no e
 connection is free and the answer has room, it becomes RUNNING and gets its one exchange.
 """
 
-import heapq
-import itertools
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from asgi_gateway.clock import Clock
+from asgi_gateway.metrics import Metrics
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import QUEUED
 from asgi_gateway.turns import PerTurn
 from asgi_gateway.upstream.exchange import Exchange, Transport
+from asgi_gateway.upstream.retrying import Repeats, RetryBudget
 
 # So many settled records in line are not worth a walk along it.
 SETTLED_IN_LINE: Final = 1024
@@ -26,10 +26,20 @@ STARTS_PER_TURN: Final = 32
 Begin = Callable[[Record], Exchange]
 
 
+class Upstreams(Protocol):
+    """available: those that a sample may go to now; while there are none the line is held."""
+
+    @property
+    def available(self) -> Sequence[Any]: ...
+
+
 class Dispatch:
-    """Starts queued records within `max_connections`.
+    """Starts queued records within `max_connections`: those that were upstream before as their
+    budget allows, then the others.
 
     begin: sends a RUNNING record upstream; whoever it belongs to calls `ended` when it is over.
+    freed: told of every exchange that is over, before its connection is given to the next.
+    give_back: settles a QUEUED record that has waited in vain to be sent again.
     """
 
     def __init__(
@@ -39,62 +49,105 @@ class Dispatch:
         transport: Transport,
         max_connections: int,
         begin: Begin,
+        *,
+        upstreams: Upstreams,
+        budget: RetryBudget,
+        repeats: Repeats,
+        freed: Callable[[Any], None],
+        give_back: Callable[[Record], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._transport = transport
         self._max_connections = max_connections
         self._begin = begin
+        self._upstreams = upstreams
+        self._budget = budget
+        self._sent = budget.sent
+        self._repeats = repeats
+        self._ready = repeats.ready
+        self._freed = freed
+        self._give_back = give_back
         self._waiting: deque[Record] = deque()
-        self._delayed: list[tuple[float, int, Record]] = []
-        self._order = itertools.count()
         self._running: dict[Record, Exchange] = {}
         self._closed = False
         self._turn = PerTurn(STARTS_PER_TURN, self.pump)
         # The head of the line that waits for bytes and not for a connection, and since when.
         self._blocked: Record | None = None
         self._blocked_since = 0.0
+        # Repeats that had to wait for their budget, and how many of those that are ready are such.
+        self.delayed = 0
+        self._held = 0
 
     def __repr__(self) -> str:
         return (
             f"<Dispatch {len(self._running)} running, {len(self._waiting)} waiting,"
-            f" {len(self._delayed)} delayed>"
+            f" {self._repeats!r}>"
         )
 
     @property
     def running(self) -> int:
         return len(self._running)
 
-    def enqueue(self, record: Record, *, first: bool = False) -> None:
-        """Put a QUEUED record in line, at its end or, to be tried again at once, at its head."""
-        if first:
-            self._waiting.appendleft(record)
-        else:
-            self._waiting.append(record)
+    def add_to(self, metrics: Metrics) -> None:
+        name, text = "retries_delayed_total", "Samples whose next try waited for the budget."
+        metrics.counter(name, text, lambda: self.delayed)
+
+    def enqueue(self, record: Record) -> None:
+        """Put a QUEUED record at the end of the line."""
+        self._waiting.append(record)
         self.pump()
 
-    def enqueue_later(self, record: Record, not_before: float) -> None:
-        """Put a QUEUED record in line at a time of the monotonic clock, by the next tick after."""
-        heapq.heappush(self._delayed, (not_before, next(self._order), record))
+    def enqueue_again(self, record: Record, *, not_before: float, earliest: float) -> None:
+        """Put a QUEUED record that was upstream in line again; see `Repeats.add`."""
+        # Now and not in `ended`, which follows: it may run again before.
+        self._free(record)
+        now = self._clock.now()
+        self._repeats.add(record, now, not_before=not_before, earliest=earliest)
+        if not_before <= now:
+            self.pump()
+
+    def recovered(self) -> None:
+        """An upstream that had failed works again: let those that wait go, from the next pump."""
+        self._repeats.recovered(self._clock.now())
+        self._budget.let_go(len(self._ready))
 
     def tick(self, now: float) -> None:
-        """Let the delayed whose time has come join the line, and those leave it that are settled.
+        """Let those join the line whose time has come, and those leave it that are settled.
 
         pump() drops only what has come to the head: with every connection busy, sessions that come
         and go would make the line longer than `store.max_in_flight` allows samples.
         """
-        while self._delayed and self._delayed[0][0] <= now:
-            self._waiting.append(heapq.heappop(self._delayed)[2])
-        if len(self._waiting) > 2 * self._store.counts[QUEUED] + SETTLED_IN_LINE:
+        for request_id, attempts in self._repeats.expired(now):
+            record = self._store.find(request_id)
+            if record is not None and self._repeats.waits_in_vain(record, attempts, now):
+                self._give_back(record)
+        self._sent.tick(now)
+        self._repeats.due(now)
+        ready = self._ready
+        if ready and self._budget.quiet(now):
+            self._budget.let_go(len(ready))
+        most = 2 * self._store.counts[QUEUED] + SETTLED_IN_LINE
+        if len(self._waiting) > most:
             self._waiting = deque(r for r in self._waiting if r.state is QUEUED)
+        if len(ready) > most:
+            self._repeats.drop_settled()
+            self._held = min(self._held, len(ready))
         self.pump()
 
     def pump(self) -> None:
-        """Start waiting records while connections and bytes last, at most so many in one turn."""
-        while self._waiting and len(self._running) < self._max_connections and not self._closed:
-            record = self._waiting[0]
+        """Start waiting records while connections, bytes and upstreams last, at most so many in
+        one turn."""
+        running, ready = self._running, self._ready
+        while (self._waiting or ready) and len(running) < self._max_connections:
+            line = self._waiting
+            if ready:
+                line = self._next_line()
+            if not line or not self._upstreams.available or self._closed:
+                return
+            record = line[0]
             if record.state is not QUEUED:  # cancelled or evicted while it waited
-                self._waiting.popleft()
+                line.popleft()
                 continue
             if not self._store.has_room(record):
                 if self._blocked is not record:
@@ -103,9 +156,27 @@ class Dispatch:
             self._blocked = None
             if not self._turn.take():
                 return
-            self._waiting.popleft()
-            if self._store.start(record, self._clock.now()):
-                self._running[record] = self._begin(record)
+            line.popleft()
+            now = self._clock.now()
+            if self._store.start(record, now):
+                if line is ready:
+                    self._budget.sent_again()
+                    self._held = max(0, self._held - 1)
+                else:
+                    self._sent.first += 1
+                running[record] = self._begin(record)
+
+    def _next_line(self) -> deque[Record]:
+        """Those to be sent again, or where their budget holds them the others."""
+        if self._budget.allows(self._clock.now()):
+            return self._ready
+        self.delayed += max(0, len(self._ready) - self._held)
+        self._held = len(self._ready)
+        return self._waiting
+
+    def exchanges(self) -> list[tuple[Record, Any]]:
+        """All that run now, each with what `begin` returned."""
+        return list(self._running.items())
 
     def runs(self, record: Record, exchange: Exchange) -> bool:
         """Whether an exchange was neither ended nor aborted."""
@@ -127,11 +198,18 @@ class Dispatch:
         # A record that went back in line in its last step may be running again already.
         if self._running.get(record) is exchange:
             del self._running[record]
+            self._freed(exchange)
         self.pump()
+
+    def _free(self, record: Record) -> Exchange | None:
+        exchange = self._running.pop(record, None)
+        if exchange is not None:
+            self._freed(exchange)
+        return exchange
 
     def abort(self, record: Record) -> bool:
         """End the upstream request of a record, if it has one; the record is settled elsewhere."""
-        exchange = self._running.pop(record, None)
+        exchange = self._free(record)
         if exchange is None:
             return False
         self._transport.abort(exchange)
@@ -145,4 +223,4 @@ class Dispatch:
             self._transport.abort(exchange)
         self._running.clear()
         self._waiting.clear()
-        self._delayed.clear()
+        self._repeats.clear()

@@ -84,5 +84,12 @@ class Transport(Protocol):
     def abort(self, exchange: Exchange) -> None:
         """Close the upstream connection as soon as that is safe; vLLM then frees the slot."""
 
+    def is_sent(self, exchange: Exchange) -> bool:
+        """Whether a request under way is on a connection, or still waits for one."""
+
+    def heard_within(self, url: str, seconds: float) -> bool:
+        """Whether any byte of an unfinished answer came from an upstream in the last so many
+        seconds, where the transport can tell."""
+
     def forget_addresses(self) -> None:
         """Resolve the upstreams' names anew at the next connect."""

@@ -1,14 +1,8 @@
 """One upstream: where it is, and what every request to it begins with."""
 
-import asyncio
 import base64
-import socket
 import ssl
-from typing import Final
 from urllib.parse import unquote, urlsplit
-
-# Resolved names are asked for again after this long, or when an upstream is away.
-ADDRESSES_S: Final = 10.0
 
 
 class Origin:
@@ -21,9 +15,6 @@ class Origin:
         self.host = parts.hostname
         self.ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self.port = parts.port or (443 if self.ssl else 80)
-        self._addresses: list[str] = []
-        self._resolved_at = 0.0
-        self._turn = 0
         path = f"{parts.path.rstrip('/')}/v1/completions"
         lines = [
             f"POST {path} HTTP/1.1",
@@ -52,20 +43,3 @@ class Origin:
             named = f"{request_id}\r\nX-Session-ID: {affinity}"
         head = f"{self._head}\r\nX-Request-Id: {named}\r\nContent-Length: {size}\r\n\r\n"
         return head.encode("ascii")
-
-    def forget_addresses(self) -> None:
-        self._addresses = []
-
-    async def resolved(self, loop: asyncio.AbstractEventLoop) -> list[str]:
-        """The host's addresses, each call beginning with the next one.
-
-        Raises:
-            OSError: the name does not resolve.
-        """
-        if not self._addresses or loop.time() - self._resolved_at > ADDRESSES_S:
-            infos = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            self._addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
-            self._resolved_at = loop.time()
-        self._turn += 1
-        first = self._turn % len(self._addresses)
-        return self._addresses[first:] + self._addresses[:first]

@@ -6,12 +6,14 @@ proxies from the environment, nothing decompressed.
 """
 
 import asyncio
+import functools
 from typing import Final
 from urllib.parse import urlsplit
 
 from asgi_gateway.addresses import shown_url
 from asgi_gateway.errors import Interrupted, Unavailable
 from asgi_gateway.settings import UpstreamSettings
+from asgi_gateway.upstream.addresses import Addresses
 from asgi_gateway.upstream.connection import Connection
 from asgi_gateway.upstream.exchange import Exchange
 from asgi_gateway.upstream.large import LargeBodies
@@ -24,7 +26,9 @@ _SWEEP_S: Final = 0.5
 class Pool:
     """Connections to all upstreams; an `exchange.Transport`."""
 
-    def __init__(self, settings: UpstreamSettings) -> None:
+    def __init__(self, settings: UpstreamSettings, addresses: Addresses | None = None) -> None:
+        self._addresses = addresses or Addresses()
+        self._addresses.gone.append(self._gone)
         self.loop: asyncio.AbstractEventLoop
         self._connect_timeout_s = settings.connect_timeout_s
         self._read_timeout_s = settings.read_timeout_s
@@ -58,6 +62,7 @@ class Pool:
             self._sweeper.cancel()
         for task in self._connects:
             task.cancel()
+        await self._addresses.close()
         await asyncio.gather(*self._connects, return_exceptions=True)
         for connections in (self._busy, *self._idle.values()):
             for connection in list(connections):
@@ -99,19 +104,43 @@ class Pool:
             # Safe, unlike with sockets of one's own: the loop owns this one from its making on.
             work.cancel()
 
+    def is_sent(self, exchange: Exchange) -> bool:
+        return isinstance(exchange.work, Connection)
+
+    def heard_within(self, url: str, seconds: float) -> bool:
+        since, origin = self.loop.time() - seconds, self._origins.get(url)
+        return any(
+            connection.origin is origin and connection.heard_at > max(since, connection.started_at)
+            for connection in self._busy
+        )
+
     def forget_addresses(self) -> None:
-        for origin in self._origins.values():
-            origin.forget_addresses()
+        self._addresses.forget()
 
     # --- from the connections ---------------------------------------------------------------------
 
     def released(self, connection: Connection, *, reusable: bool) -> None:
         self._busy.pop(connection, None)
         if reusable and not self._closed:
-            self._idle[connection.origin][connection] = None
+            if connection.retired:
+                connection.drop()
+            else:
+                self._idle[connection.origin][connection] = None
 
     def lost(self, connection: Connection) -> None:
         self._idle[connection.origin].pop(connection, None)
+
+    def _gone(self, host: str, port: int, addresses: frozenset[str]) -> None:
+        """A name has lost addresses: their connections end, once they are idle."""
+        for origin, idle in self._idle.items():
+            if (origin.host, origin.port) == (host, port):
+                for connection in [each for each in idle if each.address in addresses]:
+                    del idle[connection]
+                    connection.drop()
+        for connection in self._busy:
+            origin = connection.origin
+            if (origin.host, origin.port) == (host, port) and connection.address in addresses:
+                connection.retired = True
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -160,11 +189,11 @@ class Pool:
             OSError: none does, or the name does not resolve; TimeoutError is one.
         """
         failure = OSError("the name has no address")
-        for host in await origin.resolved(self.loop):
+        for address in await self._addresses.resolved(origin.host, origin.port):
             try:
                 _, connection = await self.loop.create_connection(
-                    lambda: Connection(self, origin),
-                    host,
+                    functools.partial(Connection, self, origin, address),
+                    address,
                     origin.port,
                     ssl=origin.ssl,
                     server_hostname=origin.host if origin.ssl else None,
@@ -188,6 +217,8 @@ class Pool:
                 del idle[connection]
                 connection.drop()
         self.large.sweep(now)
+        for origin in self._idle:
+            self._addresses.keep_fresh(origin.host, origin.port)
         self._end_silent(now - self._read_timeout_s)
         if self._busy or any(self._idle.values()):
             self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)

@@ -19,10 +19,12 @@ BACKOFF_CAP_S: Final = 15.0
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Send it again, not before that time of the monotonic clock; `reason` is a metric's label."""
+    """Send it again, not before that time of the monotonic clock; `reason` is a metric's label.
+    earliest: not before that even if the upstream works again meanwhile."""
 
     not_before: float
     reason: str
+    earliest: float = 0.0
 
 
 class GiveBack(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +51,8 @@ class Remedies:
             return self._wait(record, error, now)
         if isinstance(error, EngineFault) and not record.engine_faults and record.body:
             record.engine_faults += 1
-            return Retry(now + ENGINE_FAULT_RETRY_S, "engine_fault")
+            at = now + ENGINE_FAULT_RETRY_S
+            return Retry(at, "engine_fault", earliest=at)
         if isinstance(error, Interrupted):
             if self._is_poison(record, error, url, now):
                 times = self._settings.poison_after
@@ -78,4 +81,4 @@ class Remedies:
             wait_s = max(wait_s, backoff_s * random.uniform(0.5, 1.0))
         if now + wait_s > record.unavailable_since + self._settings.unavailable_grace_s:
             return GIVE_BACK
-        return Retry(now + wait_s, "unavailable")
+        return Retry(now + wait_s, "unavailable", earliest=now + (error.retry_after_s or 0.0))

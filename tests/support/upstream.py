@@ -104,7 +104,8 @@ def completion(
 class FakeUpstream:
     """`script` decides the answer to every completion; requests are kept in `requests`.
 
-    `active` is how many of them are being answered now, `peak` the most there ever were.
+    `active` is how many of them are being answered now, `peak` the most there ever were. `health`
+    decides the answer to a health check; they are counted apart.
     """
 
     def __init__(self, models: dict[str, Any] = MODELS) -> None:
@@ -114,6 +115,8 @@ class FakeUpstream:
         self.active = 0
         self.peak = 0
         self.script: Script = _two_tokens
+        self.health: Script = _alive
+        self.asked_for_health = 0
         self.url = ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -131,6 +134,9 @@ class FakeUpstream:
                     # Closed, so that the first completion always has a new connection.
                     listed = answer(200, self.models, headers={"connection": "close"})
                     raw = Raw(listed.data, "close")
+                elif request.path.endswith("/health"):
+                    self.asked_for_health += 1
+                    raw = await self.health(request)
                 else:
                     raw = await self._counted(request, reader)
                 writer.write(raw.data)
@@ -178,10 +184,14 @@ class FakeUpstream:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._tasks)
+
     @contextlib.asynccontextmanager
-    async def running(self, port: int = 0) -> AsyncIterator[Self]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", port, limit=1 << 22)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async def running(self, port: int = 0, *, host: str = "127.0.0.1") -> AsyncIterator[Self]:
+        server = await asyncio.start_server(self._accept, host, port, limit=1 << 22)
+        self.url = f"http://{host}:{server.sockets[0].getsockname()[1]}"
         self._server = server
         try:
             yield self
@@ -204,6 +214,10 @@ async def _awaited(awaitable: Awaitable[Raw]) -> Raw:
 
 async def _two_tokens(request: Request) -> Raw:
     return answer(200, completion([11, 12], [-1.0, -2.0], n=request.json()["n"]))
+
+
+async def _alive(_: Request) -> Raw:
+    return Raw(answer(200, b"", headers={"connection": "close"}).data, "close")
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes | None:

@@ -11,6 +11,7 @@ from asgi_gateway.store.states import State
 from asgi_gateway.upstream import dispatch
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.retrying import Repeats, RetryBudget
 from tests.support.clock import ManualClock
 from tests.support.told import Told
 
@@ -46,7 +47,22 @@ class Runs:
         self.started: list[str] = []
         self.aborted: list[Exchange] = []
         self.clock = ManualClock()
-        self.line = Dispatch(store, self.clock, self, max_connections, self._begin)
+        self.freed: list[Exchange] = []
+        self.given_back: list[Record] = []
+        self.available = [object()]
+        self.budget = RetryBudget(0.2)
+        self.line = Dispatch(
+            store,
+            self.clock,
+            self,
+            max_connections,
+            self._begin,
+            upstreams=self,
+            budget=self.budget,
+            repeats=Repeats(300),
+            freed=self.freed.append,
+            give_back=self.given_back.append,
+        )
         self._store = store
         self._at_once = at_once
 
@@ -68,6 +84,12 @@ class Runs:
     def open(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    def is_sent(self, exchange: Exchange) -> bool:
+        return True
+
+    def heard_within(self, url: str, seconds: float) -> bool:
+        return False
 
     def forget_addresses(self) -> None: ...
 
@@ -163,4 +185,62 @@ async def test_only_a_head_that_still_waits_is_blocked(store: MemoryStore) -> No
     clock.advance(1)
     assert line.blocked(clock.now(), 30) is heads[1]
     store.cancel(running, clock.now())
+    line.close()
+
+
+async def test_the_line_stands_while_no_upstream_is_available(store: MemoryStore) -> None:
+    runs = Runs(store, 1000, at_once=False)
+    line, available = runs.line, runs.available
+    runs.available = []
+    for number in range(3):
+        line.enqueue(queued(store, number))
+    line.tick(runs.clock.now())
+    assert runs.started == []
+    assert store.counts[State.QUEUED] == 3
+    runs.available = available
+    line.tick(runs.clock.now())
+    assert runs.started == ["r0", "r1", "r2"]
+    line.close()
+
+
+async def test_repeats_come_first_and_those_over_budget_keep_nobody_waiting(
+    store: MemoryStore,
+) -> None:
+    runs = Runs(store, 1000, at_once=False)
+    line, now = runs.line, runs.clock.now()
+    records = [queued(store, number) for number in range(13)]
+    for record in records:
+        line.enqueue(record)
+    runs.available, available = [], runs.available
+    line.enqueue(queued(store, 99))
+    for record in records:
+        store.retry(record, now)
+        line.enqueue_again(record, not_before=now, earliest=now)
+    assert len(runs.freed) == 13
+    runs.started.clear()
+    runs.available = available
+    line.tick(now)
+    # Ten, and a fifth of the thirteen that were sent first.
+    again = [f"r{number}" for number in range(12)]
+    assert runs.started == [*again, "r99"]
+    assert line.delayed == 1
+    line.recovered()
+    line.tick(now)
+    assert runs.started == [*again, "r99", "r12"]
+    line.close()
+
+
+async def test_who_waits_in_vain_to_be_sent_again_is_given_back(store: MemoryStore) -> None:
+    runs = Runs(store, 1000, at_once=False)
+    line, record = runs.line, queued(store, 0)
+    line.enqueue(record)
+    store.retry(record, runs.clock.now())
+    runs.available = []
+    line.enqueue_again(record, not_before=runs.clock.now(), earliest=0.0)
+    runs.clock.advance(299)
+    line.tick(runs.clock.now())
+    assert runs.given_back == []
+    runs.clock.advance(1)
+    line.tick(runs.clock.now())
+    assert runs.given_back == [record]
     line.close()

@@ -14,6 +14,7 @@ import uvloop
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable
 from asgi_gateway.settings import load
 from asgi_gateway.upstream import connection as wire
+from asgi_gateway.upstream.addresses import Addresses
 from asgi_gateway.upstream.origin import Origin
 from asgi_gateway.upstream.pool import Pool
 from tests.support.certificate import self_signed
@@ -361,9 +362,8 @@ async def test_every_address_of_a_name_is_tried_and_they_take_turns(
         pool.forget_addresses()
         assert await sent(pool, url, fresh=True).outcome() == WHOLE
         assert asked == ["some.name"] * 2
-    origin = Origin(url)
-    loop = asyncio.get_running_loop()
-    first, second = [await origin.resolved(loop) for _ in range(2)]
+    addresses = Addresses()
+    first, second = [await addresses.resolved("some.name", 1) for _ in range(2)]
     assert first == second[::-1]
 
 

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
+from asgi_gateway.admission import Admission
 from asgi_gateway.caller import DEFAULT
 from asgi_gateway.delivery import Delivery
 from asgi_gateway.ids import Ids
@@ -72,6 +73,12 @@ class Upstream:
 
     def abort(self, exchange: Exchange) -> None: ...
 
+    def is_sent(self, exchange: Exchange) -> bool:
+        return True
+
+    def heard_within(self, url: str, seconds: float) -> bool:
+        return False
+
     def forget_addresses(self) -> None: ...
 
 
@@ -88,6 +95,7 @@ def settle() -> Run:
         delivery=Delivery(store, clock, settings.poll),
         metrics=metrics,
         outcomes=Outcomes(metrics),
+        admission=Admission(),
     )
     ids = Ids("key")
     accepted = []

@@ -1,0 +1,40 @@
+"""One record on its way through an upstream."""
+
+from typing import Protocol
+
+from asgi_gateway.store.records import Record
+from asgi_gateway.upstream.exchange import Answer, Exchange
+from asgi_gateway.upstream.standing import Upstream
+
+
+class Runs(Protocol):
+    """Whose it is; see `Exchange`."""
+
+    def answering(self, run: "Run") -> None: ...
+
+    def answered(self, run: "Run", answer: Answer) -> None: ...
+
+    def failed(self, run: "Run", error: Exception) -> None: ...
+
+
+class Run(Exchange):
+    """turn: of the upstream's breaker when it started. fresh: it needs a new connection."""
+
+    __slots__ = ("_runs", "fresh", "record", "turn", "upstream")
+
+    def __init__(self, runs: Runs, record: Record, upstream: Upstream) -> None:
+        self.work = None
+        self._runs = runs
+        self.record = record
+        self.upstream = upstream
+        self.turn = 0
+        self.fresh = False
+
+    def answering(self) -> None:
+        self._runs.answering(self)
+
+    def answered(self, answer: Answer) -> None:
+        self._runs.answered(self, answer)
+
+    def failed(self, error: Exception) -> None:
+        self._runs.failed(self, error)
