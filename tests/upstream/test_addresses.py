@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import errno
 import socket
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -89,14 +88,13 @@ async def test_nobody_waits_for_a_slow_resolver_once_an_address_is_known(
     resolver, addresses = Resolver(monkeypatch, "127.0.0.1"), Addresses()
     await addresses.resolved("some.name", 1)
     monkeypatch.setattr(module, "ADDRESSES_S", 0.05)
-    resolver.delay_s = 2.0
-    began = time.monotonic()
-    for _ in range(5000):
-        await addresses.resolved("some.name", 1)
-    await asyncio.sleep(0.1)
-    for _ in range(5000):
-        await addresses.resolved("some.name", 1)
-    assert time.monotonic() - began < 1.9
+    resolver.delay_s = 3600.0
+    async with asyncio.timeout(60):
+        for _ in range(5000):
+            await addresses.resolved("some.name", 1)
+        await asyncio.sleep(0.1)
+        for _ in range(5000):
+            await addresses.resolved("some.name", 1)
     await until(lambda: resolver.asked == 2)
     assert resolver.most == 1
     await addresses.close()
@@ -165,13 +163,11 @@ async def test_new_connections_do_not_wait_for_a_slow_resolver(
     async with ready(upstream, upstream__keepalive_s=0) as gateway:
         assert (await outcome(gateway, 0)).status == 200
         asked = resolver.asked
-        resolver.delay_s = 2.0
+        resolver.delay_s = 3600.0
         monkeypatch.setattr(module, "ADDRESSES_S", 0.2)
         await asyncio.sleep(0.25)
-        began = time.monotonic()
         for seq_id in range(1, 100):
             assert (await outcome(gateway, seq_id)).status == 200
-        assert time.monotonic() - began < 1.9
         assert resolver.asked == asked + 1
         assert len({request.connection for request in upstream.requests}) == 100
 
