@@ -96,7 +96,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 
 async def send_reply(send: Send, reply: Reply, *, close: bool = False) -> None:
     headers = [*_headers(reply.content_type, len(reply.body)), *reply.headers]
-    if close:
+    if close and (b"connection", b"close") not in reply.headers:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})

@@ -6,9 +6,10 @@ tinker SDK does next (408 repeats at once, 410 submits the sample again, 404 end
 run), so each one here has a contract test against the real SDK.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 Category = Literal["user", "server", "unknown"]
+_CLOSE: Final = ((b"connection", b"close"),)
 
 
 class GatewayError(Exception):
@@ -62,10 +63,12 @@ class WrongMethod(RequestError):
 
 class TooLarge(RequestError):
     status = 413
+    headers = _CLOSE
 
 
 class UnsupportedEncoding(RequestError):
     status = 415
+    headers = _CLOSE
 
 
 class Unsupported(RequestError):
@@ -83,6 +86,12 @@ class Overloaded(Refusal):
 
     status = 429
     retry_after_s = 1.0
+
+
+class Exhausted(Overloaded):
+    """The same where every connection counts too."""
+
+    headers = _CLOSE
 
 
 class Unready(Refusal):

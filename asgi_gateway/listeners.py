@@ -20,6 +20,9 @@ from asgi_gateway.kernel import accept_queue_limit
 COUNT: Final = 16
 # Of the connections that may be open, the share that closes before more are accepted.
 ROOM: Final = 0.05
+# The kernel takes up to 4 MiB for a client that reads nothing, where no write deadline sees it. Of
+# what it cannot send yet it takes no more than this; what is on its way is not limited.
+UNSENT_BYTES: Final = 256 << 10
 
 Factory = Callable[[], asyncio.Protocol]
 
@@ -37,6 +40,8 @@ class Listeners:
         self._socket = socket.socket(family, kind, protocol)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if sys.platform == "linux":
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             self._socket.bind(address)
             self._socket.listen(backlog)
         except BaseException:

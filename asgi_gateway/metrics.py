@@ -53,6 +53,10 @@ class Metrics:
             *("unreadable", "missinglogprobs"),
         )
         self.retries = _counts("unavailable", "engine_fault", "interrupted", "stale_connection")
+        self.closed = _counts(
+            *("silent", "header_timeout", "body_timeout", "write_timeout", "head_too_large"),
+            *("malformed", "pipelined", "unread_body", "connections", "connections_per_address"),
+        )
         self._by_stage = {name: Histogram() for name in STAGES}
         self.sample_duration = Histogram()
         self.bugs = 0
@@ -100,6 +104,7 @@ class Metrics:
             ("admission_rejected_total", "Submits refused, by status.", "reason", self.refusals),
             ("upstream_requests_total", "Upstream requests, by outcome.", "code", self.upstream),
             ("retries_total", "Samples sent upstream again, by reason.", "reason", self.retries),
+            ("connections_closed_total", "Of clients at fault, by reason.", "reason", self.closed),
         )
         for name, text, label, counter in counters:
             values = [({label: key}, n) for key, n in sorted(counter.items())]

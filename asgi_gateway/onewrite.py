@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with one write to the socket where it makes two.
+"""A transport with one write to the socket where uvicorn makes two.
 
 uvicorn writes the head and the body of an answer each by itself, and uvloop makes a system call of
 each: a tenth of a sample's CPU, and two packets for the client to wake up for. Here what is written
@@ -6,9 +6,7 @@ in one turn of the event loop goes out together at its end.
 """
 
 import asyncio
-from typing import Any, Final, cast
-
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from typing import Any, Final
 
 # Nothing is held beside a piece as large as this, nor more pieces than that, however long the turn.
 LARGE_BYTES: Final = 1 << 16
@@ -61,8 +59,3 @@ class OneWrite:
             self._held = []
             if not self.is_closing():
                 self._transport.writelines(held)
-
-
-class OneWriteProtocol(HttpToolsProtocol):
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(asyncio.Transport, OneWrite(transport, self.loop)))

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from asgi_gateway.clock import SystemClock
 from asgi_gateway.descriptors import raise_descriptor_limit
+from asgi_gateway.frontdoor import FrontDoor
+from asgi_gateway.guarded import GuardedProtocol
 from asgi_gateway.listeners import Limit, Listeners, warn_of_short_queue
-from asgi_gateway.onewrite import OneWriteProtocol
 from asgi_gateway.settings import Settings, SettingsError, default_state_dir
 from asgi_gateway.standalone import Standalone
 
@@ -91,11 +92,17 @@ class Server(uvicorn.Server):
         self, gateway: Standalone, listeners: Listeners, connections: int, shown_host: str
     ) -> None:
         settings = gateway.settings
+        door = FrontDoor(
+            settings.limits,
+            keepalive_s=settings.server.keepalive_s,
+            connections=settings.limits.connections or sys.maxsize,
+            metrics=gateway.metrics,
+        )
         super().__init__(
             uvicorn.Config(
                 gateway,
                 loop="uvloop",
-                http=_protocol(self._connected),
+                http=_protocol(door, self._connected),
                 ws="none",
                 lifespan="on",
                 access_log=False,
@@ -104,7 +111,6 @@ class Server(uvicorn.Server):
                 # Only a trainer is told who called; wrapped around every request it is 3% of the
                 # CPU.
                 proxy_headers=settings.training.url is not None,
-                timeout_keep_alive=max(1, int(settings.server.keepalive_s)),
             )
         )
         self._gateway = gateway
@@ -179,8 +185,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _protocol(connected: Callable[[], None]) -> type[OneWriteProtocol]:
-    class Protocol(OneWriteProtocol):
+def _protocol(front: FrontDoor, connected: Callable[[], None]) -> type[GuardedProtocol]:
+    class Protocol(GuardedProtocol):
+        door = front
+
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             connected()

@@ -126,12 +126,21 @@ class ModelSettings(_Section, frozen=True, kw_only=True):
 
 
 class LimitSettings(_Section, frozen=True, kw_only=True):
-    """Largest request bodies in bytes; 413 beyond."""
+    """Largest request bodies in bytes, 413 beyond; then how long `serve` waits for its clients."""
 
     asample_body_bytes: Count = 32 << 20
     retrieve_futures_body_bytes: Count = 16 << 20
     telemetry_body_bytes: Count = 256 << 10
     body_bytes: Count = 64 << 10
+    sessions_per_caller: Count = 65_536
+    header_s: Positive = 10.0
+    body_idle_s: Positive = 10.0
+    # And a second more for each 64 KiB that came.
+    body_s: Positive = 30.0
+    write_s: Positive = 30.0
+    connections: Count | None = None
+    # None by default: rollout workers share addresses.
+    connections_per_address: Annotated[int, Meta(ge=0)] = 0
 
 
 class TrainingSettings(_Section, frozen=True, kw_only=True):

@@ -1,16 +1,16 @@
 """Answers leave in one write, in order, and nothing that was written is lost or held for long."""
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterable
+import threading
+from collections.abc import Iterable
 
 import pytest
-import uvicorn
 
-from asgi_gateway.asgi import App, Receive, Scope, Send
-from asgi_gateway.onewrite import LARGE_BYTES, MAX_PIECES, OneWrite, OneWriteProtocol
+from asgi_gateway.asgi import Receive, Scope, Send
+from asgi_gateway.onewrite import LARGE_BYTES, MAX_PIECES, OneWrite
 from tests.support.asgi_client import turns
+from tests.support.guarded_app import guarded
 from tests.support.processes import serve
 
 
@@ -106,30 +106,18 @@ async def test_all_else_is_the_transports_own() -> None:
 # --- under uvicorn ------------------------------------------------------------------------------
 
 
-@contextlib.asynccontextmanager
-async def under_uvicorn(app: App) -> AsyncIterator[int]:
-    """The port of an application."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http=OneWriteProtocol, lifespan="off", log_level="warning")
-        server = uvicorn.Server(config)
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        yield listener.getsockname()[1]
-        server.should_exit = True
-        await serving
-
-
 async def test_a_head_does_not_wait_for_its_body() -> None:
     """Of an inner application that streams."""
-    told = asyncio.Event()
+    told = threading.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await told.wait()
+        await asyncio.to_thread(told.wait)
         await send({"type": "http.response.body", "body": b"late", "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async with under_uvicorn(app) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with guarded(app) as server:
+        reader, writer = await server.connect()
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -147,8 +135,8 @@ async def test_a_body_larger_than_the_sockets_buffers_comes_whole() -> None:
         await send({"type": "http.response.body", "body": large, "more_body": True})
         await send({"type": "http.response.body", "body": large})
 
-    async with under_uvicorn(app) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with guarded(app) as server:
+        reader, writer = await server.connect()
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         await asyncio.sleep(0.2)  # the server meets full buffers
         answer = await asyncio.wait_for(reader.read(), 20)
