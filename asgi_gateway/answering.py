@@ -21,6 +21,7 @@ from asgi_gateway.asgi import (
 from asgi_gateway.caller import DEFAULT
 from asgi_gateway.delivery import Delivery
 from asgi_gateway.errors import Foreign, GatewayError, Unauthorized, WrongMethod
+from asgi_gateway.memory_watch import MemoryWatch
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.route import Match
 from asgi_gateway.training.proxy import Proxy
@@ -40,6 +41,7 @@ class Answering:
         behind: App | None,
         trainer: Trainer | None,
         metrics: Metrics,
+        memory: MemoryWatch,
         hold_s: float,
         begin: Callable[[], Awaitable[None]],
     ) -> None:
@@ -49,6 +51,7 @@ class Answering:
         self._behind = behind
         self._trainer = trainer
         self._metrics = metrics
+        self._memory = memory
         self._hold_s = hold_s
         self._begin = begin
         self.is_open = False
@@ -63,6 +66,8 @@ class Answering:
                 caller = self._door.enter(scope, route.access)
             if method is not None and scope["method"] != method:
                 raise WrongMethod(f"use {method}")
+            if self._memory.closed and scope["path"].endswith("/asample"):
+                self._memory.refuse()
             if cap_bytes is not None:
                 body = await read_body(scope, receive, cap_bytes)
             reply = await route.handler(Call(scope, receive, body, match.tail, caller))

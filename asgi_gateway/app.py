@@ -24,6 +24,7 @@ from asgi_gateway.keeper import Keeper
 from asgi_gateway.kernel import memory_limit_bytes
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
+from asgi_gateway.memory_watch import MemoryWatch, process_meter
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.pauses import GcPauses, LoopLag
 from asgi_gateway.rest import RestHandlers
@@ -95,7 +96,8 @@ class Gateway:
             Pool(given, self._client.addresses) if given.transport == "httptools" else self._client
         )
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
-        self._metrics, self._admission = Metrics(), Admission()
+        self.metrics, self._admission = Metrics(), Admission()
+        self._metrics = self.metrics
         self._drain = Drain(
             settings.drain, self._admission, lambda: Left.of(self._store), self.stop_holding
         )
@@ -113,9 +115,10 @@ class Gateway:
             quota=self._door.quota if self._door is not None else None,
         )
         self.fleet = self._sampling.fleet
-        self._sessions = Sessions(
-            settings.session.timeout_s, settings.session.retention_s, ids, ledger
-        )
+        shed = self._sampling.shed
+        self._memory = MemoryWatch(self._admission, self._metrics, shed, process_meter())
+        clocks, most = settings.session, settings.limits.sessions_per_caller
+        self._sessions = Sessions(clocks.timeout_s, clocks.retention_s, ids, ledger, most)
         if self._keeper is not None:
             self._keeper.restore(self._sessions, self._store, self._clock.now())
         self._behind, self._trainer = what_is_behind(settings, inner, self._clock)
@@ -150,6 +153,7 @@ class Gateway:
             behind=self._behind,
             trainer=self._trainer,
             metrics=self._metrics,
+            memory=self._memory,
             hold_s=settings.poll.hold_s,
             begin=self.open,
         )
@@ -267,6 +271,7 @@ class Gateway:
         """Everything that time alone does. Called ten times a second."""
         now = self._clock.now()
         self._sampling.tick(now)
+        self._memory.tick(now)
         self._drain.tick(now)
         swept = self._sessions.sweep(now, SWEEP_BUDGET)
         for sampler in swept.lapsed:

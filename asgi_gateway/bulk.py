@@ -58,6 +58,16 @@ class Bulk:
             self._making_room = record
         return dropped
 
+    def shed(self, nbytes: int, undelivered: bool) -> int:
+        """Drop some results of about so many bytes, delivered ones first; returns how many.
+
+        undelivered: whether also those that nobody was seen to get.
+        """
+        target = self._store.charged_bytes - nbytes
+        return self._store.drop_until(
+            lambda: self._store.charged_bytes <= target, WORK_PER_TURN, undelivered
+        )
+
     def close(self) -> None:
         for task in self._ending:
             task.cancel()

@@ -214,8 +214,9 @@ def _sdk_version(scope: Scope) -> tuple[int, int]:
 # Few digits: int() raises on thousands of them, and headers are not ours to trust.
 _VERSION: Final = re.compile(rb"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _WANTS_PROTOBUF: Final = (b"accept", PROTOBUF)
-_SAMPLE: Final = reader(protocol.SampleRequest)
+# A chunk has three strings: two names and its type.
+_SAMPLE: Final = reader(protocol.SampleRequest, max_strings=4 * protocol.MAX_OBJECTS)
 _RETRIEVE: Final = reader(protocol.RetrieveFuture)
-_RETRIEVE_MANY: Final = reader(protocol.RetrieveFutures)
+_RETRIEVE_MANY: Final = reader(protocol.RetrieveFutures, max_strings=protocol.MAX_ACKNOWLEDGED + 64)
 _CANCEL: Final = reader(protocol.CancelFuture)
 _JOIN: Final = reader(protocol.JoinSamplingSession)

@@ -1,13 +1,13 @@
 """Everything around sampling: configuration, sessions, samplers, capabilities, health, metrics."""
 
-from typing import Final
+from typing import Any, Final
 
 from asgi_gateway import protocol, replies
 from asgi_gateway.access.models import require
 from asgi_gateway.admission import Admission
 from asgi_gateway.asgi import EMPTY, TEXT, Call, Reply, json_reply
 from asgi_gateway.clock import Clock
-from asgi_gateway.errors import Gone, Unready
+from asgi_gateway.errors import Gone, Malformed, Unready
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
@@ -58,7 +58,7 @@ class HandshakeHandlers:
             call.caller.name,
             self._clock.now(),
             display_name=request.display_name,
-            user_metadata=request.user_metadata,
+            user_metadata=_kept(request.user_metadata),
         )
         return json_reply(replies.SessionCreated(session.session_id))
 
@@ -151,6 +151,18 @@ def _config(client: ClientSettings, journaled: bool) -> replies.ClientFlags:
         journaled and batched is not False,
         journaled if join is None else join,
     )
+
+
+def _kept(metadata: dict[str, Any] | None) -> bytes | None:
+    """As JSON, which takes a tenth of the objects. Raises Malformed where it is too large."""
+    if metadata is None:
+        return None
+    encoded = protocol.encode(metadata)
+    if len(encoded) > protocol.MAX_METADATA_BYTES:
+        raise Malformed(
+            f"user_metadata has {len(encoded)} bytes as JSON, at most {protocol.MAX_METADATA_BYTES}"
+        )
+    return encoded
 
 
 _CLIENT_CONFIG: Final = reader(protocol.ClientConfig)

@@ -19,6 +19,21 @@ API: Final = "/api/v1"
 # A raw field that may be absent. An explicit null arrives as the text `null`.
 MaybeRaw: TypeAlias = msgspec.Raw | msgspec.UnsetType
 
+# What a session keeps of what its client says about it.
+DisplayName = Annotated[str, msgspec.Meta(max_length=1024)]
+MAX_METADATA_BYTES: Final = 16 << 10
+
+# Shorter ones are nobody's, and in a list of millions they would take many times their size.
+RequestId = Annotated[str, msgspec.Meta(min_length=8)]
+MAX_ACKNOWLEDGED: Final = 262_144
+
+# A body above this is looked through before it is decoded: objects and strings of a few bytes
+# take some thirty times as much decoded.
+LARGE_BODY_BYTES: Final = 64 << 10
+MAX_OBJECTS: Final = 16_384
+MAX_STRINGS: Final = 16_384
+MAX_PARAMS_BYTES: Final = 256 << 10
+
 # The SDK's clone ids reach 1e18; a double would round them.
 SeqId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -103,7 +118,7 @@ class RetrieveFutures(_Message):
     target: PollTarget
     prev_cursor: int = 0
     timeout: float | None = None
-    retrieved_request_ids: list[str] | None = None
+    retrieved_request_ids: list[RequestId] | None = None
 
 
 class CancelFuture(_Message):
@@ -123,7 +138,7 @@ class CreateSession(_Message):
     user_metadata: dict[str, Any] | None = None
     sdk_version: str | None = None
     project_id: str | None = None
-    display_name: str | None = None
+    display_name: DisplayName | None = None
 
 
 class CreateSamplingSession(_Message):
@@ -237,13 +252,27 @@ class SessionInfo(_Message):
 encode = msgspec.json.Encoder().encode
 
 
+class _Params(_Message):
+    sampling_params: MaybeRaw = msgspec.UNSET
+
+
+_PARAMS: Final = msgspec.json.Decoder(_Params)
+
+
 class Reader(msgspec.Struct, frozen=True):
-    """Decodes one type of body; every way of being bad input becomes Malformed."""
+    """Decodes one type of body; every way of being bad input becomes Malformed.
+
+    max_objects, max_strings: how many of them a large body may have.
+    """
 
     decoder: msgspec.json.Decoder[Any]
+    max_objects: int = MAX_OBJECTS
+    max_strings: int = MAX_STRINGS
 
     def __call__(self, body: bytes) -> Any:
         try:
+            if len(body) > LARGE_BODY_BYTES:
+                self._look_through(body)
             return self.decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise Malformed(str(error)) from None
@@ -252,7 +281,20 @@ class Reader(msgspec.Struct, frozen=True):
         except RecursionError:
             raise Malformed("the body is nested too deeply") from None
 
+    def _look_through(self, body: bytes) -> None:
+        """At some 10 GB a second; what is inside of strings counts too."""
+        if body.count(b"{") > self.max_objects:
+            raise Malformed(f"the body has over {self.max_objects} objects, the limit") from None
+        if body.count(b'"') > 2 * self.max_strings:
+            raise Malformed(f"the body has over {self.max_strings} strings, the limit") from None
+        params = _PARAMS.decode(body).sampling_params
+        if params is not msgspec.UNSET and len(bytes(params)) > MAX_PARAMS_BYTES:
+            text = f"sampling_params has {len(bytes(params))} bytes, at most {MAX_PARAMS_BYTES}"
+            raise Malformed(text) from None
 
-def reader(kind: type[msgspec.Struct]) -> Reader:
+
+def reader(
+    kind: type[msgspec.Struct], *, max_objects: int = MAX_OBJECTS, max_strings: int = MAX_STRINGS
+) -> Reader:
     """The reader of one message, built once per route."""
-    return Reader(msgspec.json.Decoder(kind))
+    return Reader(msgspec.json.Decoder(kind), max_objects, max_strings)

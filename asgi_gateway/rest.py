@@ -161,10 +161,11 @@ def _whole(query: dict[str, list[str]], name: str, default: int, largest: int) -
     return int(text)
 
 
-def _as_text(metadata: dict[str, Any] | None) -> dict[str, str] | None:
+def _as_text(encoded: bytes | None) -> dict[str, str] | None:
     """The SDK reads text only; anything else is shown as the JSON that it came as."""
-    if metadata is None:
+    if encoded is None:
         return None
+    metadata: dict[str, Any] = msgspec.json.decode(encoded)
     return {
         name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
         for name, value in metadata.items()

@@ -182,6 +182,12 @@ class Sampling:
         self._checks.tick(now)
         self._runs.tick(now)
 
+    def shed(self, nbytes: int, undelivered: bool) -> int:
+        """Drop settled results of about so many bytes, a turn's work of them at most."""
+        before = self._store.charged_bytes
+        self._metrics.evicted_for_room += self.bulk.shed(nbytes, undelivered)
+        return before - self._store.charged_bytes
+
     def close(self) -> None:
         """Give every unfinished sample back, answer the polls parked for them, end the work."""
         self.delivery.stop_holding()

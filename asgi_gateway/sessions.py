@@ -6,11 +6,11 @@ revives it.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from asgi_gateway.errors import Gone, NotFound, Unsupported
+from asgi_gateway.errors import Gone, NotFound, Overloaded, Unsupported
 from asgi_gateway.ids import SAMPLER, SESSION, Ids
 from asgi_gateway.ledger import Ledger
 from asgi_gateway.store.expiry import Deadlines
@@ -18,6 +18,8 @@ from asgi_gateway.upstream.catalog import Model
 
 # Signs of life that come closer together count as one; time is looked at no more often either.
 RESOLUTION_S: Final = 0.1
+# One is made per save of weights; some 300 bytes each.
+MAX_SAMPLERS: Final = 65_536
 
 
 class SamplingSession(msgspec.Struct, eq=False):
@@ -39,9 +41,9 @@ class Session(msgspec.Struct, eq=False):
     alive_at: float = float("-inf")
     # By the client's own sequence number, which makes creating one idempotent.
     sampling: dict[int, SamplingSession] = {}
-    # What its client says about it, for those who list sessions.
+    # What its client says about it, for those who list sessions; the metadata as JSON.
     display_name: str | None = None
-    user_metadata: dict[str, Any] | None = None
+    user_metadata: bytes | None = None
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -52,11 +54,20 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 class Sessions:
-    def __init__(self, timeout_s: float, retention_s: float, ids: Ids, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        retention_s: float,
+        ids: Ids,
+        ledger: Ledger,
+        max_per_caller: int = 65_536,
+    ) -> None:
         self._ids = ids
         self._ledger = ledger
         self._sessions: dict[str, Session] = {}
         self._sampling: dict[str, SamplingSession] = {}
+        self._max_per_caller = max_per_caller
+        self._of_caller: dict[str, int] = {}
         self._alive: Deadlines[Session] = Deadlines(timeout_s)
         self._kept: Deadlines[Session] = Deadlines(retention_s)
 
@@ -78,13 +89,14 @@ class Sessions:
         session_id: str | None = None,
         *,
         display_name: str | None = None,
-        user_metadata: dict[str, Any] | None = None,
+        user_metadata: bytes | None = None,
     ) -> Session:
         """A new session; `session_id` where somebody else, a trainer, has named it.
 
         One that is known by that name is the same: several requests may hear of it at once.
 
         Raises:
+            Overloaded: the caller has too many that are not forgotten yet.
             NotFound: somebody named it what a session of another caller is called.
         """
         known = self._sessions.get(session_id or "")
@@ -92,6 +104,11 @@ class Sessions:
             if known.caller != caller:
                 raise NotFound("unknown session_id")
             return known
+        if self._of_caller.get(caller, 0) >= self._max_per_caller:
+            raise Overloaded(
+                f"{self._max_per_caller} sessions of this caller are kept, the limit"
+                " (limits.sessions_per_caller)"
+            )
         session_id = session_id or self._ids.issue(caller, SESSION)
         made = Session(session_id, caller, display_name=display_name, user_metadata=user_metadata)
         session = self._add(made, now)
@@ -106,6 +123,7 @@ class Sessions:
 
     def _add(self, session: Session, now: float) -> Session:
         self._sessions[session.session_id] = session
+        self._of_caller[session.caller] = self._of_caller.get(session.caller, 0) + 1
         self.alive(session, now)
         return session
 
@@ -167,7 +185,7 @@ class Sessions:
         """The session's sampling session of this number; made at its first call.
 
         Raises:
-            Unsupported: the number was used for other weights.
+            Unsupported: the number was used for other weights, or the session has too many.
         """
         made = session.sampling.get(seq_id)
         if made is not None:
@@ -176,6 +194,10 @@ class Sessions:
                     f"sampling_session_seq_id {seq_id} of this session was used for another model"
                 )
             return made
+        if len(session.sampling) >= MAX_SAMPLERS:
+            raise Unsupported(
+                f"this session has {MAX_SAMPLERS} sampling sessions, the limit; create another"
+            )
         identifier = sampling_session_id or self._ids.issue(session.caller, SAMPLER)
         made = self.restore_sampling(identifier, session.session_id, seq_id, model, 0)
         self._ledger.sampling_made(
@@ -243,6 +265,7 @@ class Sessions:
                 self._alive.stop(session)
                 lapsed.append(session)
             del self._sessions[session.session_id]
+            self._of_caller[session.caller] -= 1
             self._ledger.session_forgotten(session.session_id)
             for sampling in session.sampling.values():
                 del self._sampling[sampling.sampling_session_id]

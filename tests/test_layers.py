@@ -13,7 +13,8 @@
 | 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
 | 5 | `outcomes` |
-| 4 | `samplelog` |
+| 4 | `samplelog`, `guarded` |
+| 3 | `gate` |
 | 5 | `openapi` |
 | 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy`, `upstream/retrying` |
@@ -29,7 +30,7 @@
 | 2 | `route`, `lifespan`, `upstream/post`, `upstream/prompt`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
-| 2 | `descriptors`, `peer` |
+| 2 | `descriptors`, `peer`, `upstream/stops`, `refused`, `frontdoor`, `memory_watch` |
 | 6 | `drain` |
 | 1 | `listeners`, `watchdog` |
 | 0 | `signals` |
@@ -44,7 +45,7 @@
 
 | library | where it may be imported |
 |---|---|
-| httptools | `upstream/connection` |
+| httptools | `upstream/connection`, `guarded` |
 | aiohttp | `upstream/client`, `upstream/post`, `training/connection`, `training/proxy`, |
 | aiohttp | `training/relay` |
 | yarl | `upstream/client`, `training/prefix` |
@@ -52,7 +53,7 @@
 | numpy | `codec`, `codec/*` |
 | simdjson | `codec/*` |
 | time | `clock` |
-| uvicorn | `serve`, `onewrite` |
+| uvicorn | `serve`, `guarded` |
 """
 
 import ast

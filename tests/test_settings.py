@@ -9,7 +9,6 @@ import pytest
 
 import asgi_gateway
 from asgi_gateway.__main__ import EXIT_USAGE, main
-from asgi_gateway.kernel import memory_limit_bytes
 from asgi_gateway.settings import (
     Loaded,
     ServerSettings,
@@ -389,38 +388,6 @@ def test_settings_are_frozen() -> None:
 
 
 # --- memory limit -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("contents", "expected"),
-    [
-        (["1000"], 1000),
-        (["1000\n"], 1000),
-        (["max\n"], None),
-        ([None], None),
-        (["max", "2000"], 2000),
-        (["3000", "2000"], 2000),
-        (["9223372036854771712"], None),
-    ],
-)
-def test_the_memory_limit_is_the_containers_or_the_machines(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    contents: list[str | None],
-    expected: int | None,
-) -> None:
-    files = []
-    for number, content in enumerate(contents):
-        files.append(tmp_path / str(number))
-        if content is not None:
-            files[-1].write_text(content)
-    physical = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(os, "sysconf", physical.__getitem__)
-    assert memory_limit_bytes(files) == (expected or 4_096_000)
-
-
-def test_this_machine_has_a_memory_limit() -> None:
-    assert memory_limit_bytes() > 1 << 20
 
 
 # --- command line -------------------------------------------------------------------------------

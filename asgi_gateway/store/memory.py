@@ -5,7 +5,7 @@ they return what happened and leave acting on it to the caller. That a sample wa
 it is closed is told to the ledger, the journal where there is one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from asgi_gateway.errors import Unsupported
@@ -124,15 +124,17 @@ class MemoryStore:
         return self.budget.charged_bytes + record.reserve_bytes <= self.budget.max_bytes
 
     def make_room(self, record: Record, budget: int) -> int:
-        """Drop settled results, delivered ones first and oldest first, until a record has room, at
-        most `budget`; none where all would not be enough. Returns how many; their ids answer 410.
-        """
+        """Drop settled results until a record has room, none where all would not be enough."""
         if not self.budget.could_fit(record.reserve_bytes):
             return 0
+        return self.drop_until(lambda: self.has_room(record), budget)
+
+    def drop_until(self, enough: Callable[[], bool], budget: int, undelivered: bool = True) -> int:
+        """Drop settled results, delivered and oldest first; returns how many: they answer 410."""
         dropped = 0
-        for clock in (self._delivered, self._undelivered):
+        for clock in (self._delivered, self._undelivered)[: 1 + undelivered]:
             for oldest in clock.oldest(budget - dropped):
-                if self.has_room(record):
+                if enough():
                     return dropped
                 self.evict(oldest, told=clock is self._delivered)
                 dropped += 1

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from asgi_gateway.errors import Unsupported
 from asgi_gateway.peer import Waker
 from asgi_gateway.store.completions import CompletionLog, Page
 from asgi_gateway.store.records import SEQ_IDS_PER_CLONE, Lost, Record, clone_of
@@ -13,6 +14,8 @@ from asgi_gateway.store.states import SETTLED
 
 # Bounds the turn of a clone's first polls: about 1 ms.
 LOOKED_AT_PER_PAGE: Final = 2048
+# Clones of one sampling session that poll in batches: their numbers are their own choice.
+MAX_CLONES: Final = 4096
 
 
 class Target:
@@ -40,9 +43,14 @@ class Target:
         return not (self.by_seq or self.lost or self.pollers or self.parked)
 
     def poller(self, clone: int, base: int) -> "Poller":
-        """The clone's log, made at its first poll."""
+        """The clone's log, made at its first poll. Raises Unsupported where there are too many."""
         poller = self.pollers.get(clone)
         if poller is None:
+            if len(self.pollers) >= MAX_CLONES:
+                raise Unsupported(
+                    f"target.cloned_sampler_id: {MAX_CLONES} clones of this sampling session were"
+                    " polled, the limit"
+                )
             earlier: list[Record | Lost] = [*self.lost.values(), *self.by_seq.values()]
             earlier.reverse()  # taken from its end, the first accepted first
             poller = self.pollers[clone] = Poller(CompletionLog(base), earlier)

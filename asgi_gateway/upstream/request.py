@@ -15,6 +15,7 @@ from asgi_gateway.codec import Want
 from asgi_gateway.errors import Malformed, Unsupported
 from asgi_gateway.protocol import SampleRequest, SamplingParams, given
 from asgi_gateway.upstream.prompt import MAX_TOKEN_ID, prompt_ids, repeated
+from asgi_gateway.upstream.stops import short
 
 # vLLM's own limits: choices and prompts per request, and what counts as greedy. Its limit of
 # alternatives per position (--max-logprobs) is the operator's, and it answers for that itself.
@@ -81,7 +82,9 @@ def build(
     params = request.sampling_params or _NOT_GIVEN
     stop, seed, max_tokens = params.stop, params.seed, params.max_tokens
     # A seed is mostly another for every sample: those would only push the others out.
-    shape = (_shape if seed is None else _new_shape)(
+    # A long `stop` is checked before it is made a key.
+    kept = (stop is None or short(stop)) and seed is None
+    shape = (_shape if kept else _new_shape)(
         model,
         cache_salt,
         max_context,
