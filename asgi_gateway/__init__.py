@@ -3,8 +3,9 @@
 from importlib.metadata import version
 
 from asgi_gateway.app import Gateway
+from asgi_gateway.configuration import load
 from asgi_gateway.descriptors import raise_descriptor_limit
-from asgi_gateway.settings import Settings, load
+from asgi_gateway.settings import Settings
 from asgi_gateway.standalone import Standalone
 
 __all__ = ["Gateway", "Settings", "__version__", "create_app"]

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from asgi_gateway.access import bind, keys
 from asgi_gateway.access import command as hash_key
-from asgi_gateway.settings import Loaded, Settings, SettingsError, leaves, load, shown
+from asgi_gateway.configuration import Loaded, leaves, load, shown
+from asgi_gateway.settings import Settings, SettingsError
 from asgi_gateway.state import StateError
 from asgi_gateway.upstream import naming
 

@@ -13,11 +13,12 @@ import uvicorn
 from msgspec.structs import replace
 
 from asgi_gateway.clock import SystemClock
+from asgi_gateway.configuration import default_state_dir
 from asgi_gateway.descriptors import raise_descriptor_limit
 from asgi_gateway.frontdoor import FrontDoor
 from asgi_gateway.guarded import GuardedProtocol
 from asgi_gateway.listeners import Limit, Listeners, warn_of_short_queue
-from asgi_gateway.settings import Settings, SettingsError, default_state_dir
+from asgi_gateway.settings import Settings, SettingsError
 from asgi_gateway.standalone import Standalone
 
 # What is needed beside the connections to upstreams: our own, and clients enough to be of use.

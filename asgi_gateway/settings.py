@@ -1,27 +1,14 @@
-"""Settings: one frozen tree, filled from flags, environment, file and defaults, in that order.
+"""Settings: one frozen tree; `configuration` fills it.
 
-The only module that reads the environment. `docs/settings.md` lists what each field means to an
-operator; the comments here say why a default is what it is.
+`docs/settings.md` lists what each field means to an operator; the comments here say why a default
+is what it is.
 """
 
-import difflib
-import os
-import re
-import tomllib
-from collections.abc import Container, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
-
-ENVIRONMENT_PREFIX: Final = "ASGI_GATEWAY_"
-FILE_VARIABLE: Final = "ASGI_GATEWAY_CONFIG"
-# What Kubernetes puts into every container beside a Service called asgi-gateway.
-_OF_KUBERNETES: Final = re.compile(
-    rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)"
-)
-SECRETS: Final = frozenset({"id_key", "access.keys"})
 
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -201,146 +188,3 @@ class SettingsError(ValueError):
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(self.problems))
-
-
-class Loaded(msgspec.Struct, frozen=True):
-    """Effective settings and where each field came from: its path -> flag, environment, file."""
-
-    settings: Settings
-    sources: dict[str, str]
-
-
-def load(
-    flags: Mapping[str, Any] | None = None,
-    environ: Mapping[str, str] | None = None,
-    file: str | Path | None = None,
-) -> Loaded:
-    """Merge the sources; a later one of default, file, environment, flag wins field by field.
-
-    Args:
-        flags: dotted path -> value, e.g. {"upstream.urls": ["http://h:8001"]}; None is not given.
-        environ: the process environment where not given.
-        file: a TOML file; ASGI_GATEWAY_CONFIG where not given.
-
-    Raises:
-        SettingsError: unknown names, wrong types and values out of range, all at once.
-    """
-    environ = os.environ if environ is None else environ
-    file = file or environ.get(FILE_VARIABLE) or None
-    problems: list[str] = []
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    fields = dict(leaves(Settings))
-    layers: list[tuple[str, Iterable[tuple[str, Any]]]] = [
-        ("file", _from_file(Path(file), fields, problems) if file else ()),
-        ("environment", _from_environment(environ)),
-        ("flag", [(path, value) for path, value in (flags or {}).items() if value is not None]),
-    ]
-    for source, items in layers:
-        for path, raw in items:
-            if path not in fields:
-                problems.append(f"{source}: unknown setting {path}{_hint(path, fields)}")
-                continue
-            try:
-                value = _convert(raw, fields[path])
-            except msgspec.ValidationError as error:
-                problems.append(f"{source}: {path} = {shown(path, raw)}: {error}")
-                continue
-            values[path], sources[path] = value, source
-    if problems:
-        raise SettingsError(problems)
-    return Loaded(_build(values), sources)
-
-
-def leaves(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted path and type of every field below a section."""
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-            yield from leaves(hint, f"{prefix}{name}.")
-        else:
-            yield prefix + name, hint
-
-
-def _from_file(path: Path, known: Container[str], problems: list[str]) -> list[tuple[str, Any]]:
-    try:
-        table = tomllib.loads(path.read_text())
-    except OSError as error:
-        problems.append(f"file: cannot read {path}: {error.strerror}")
-        return []
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        problems.append(f"file: {path} is not TOML: {error}")
-        return []
-    sections = {leaf.rpartition(".")[0] for leaf, _ in leaves(Settings)}
-    return list(_flatten(table, known, sections))
-
-
-def _flatten(
-    table: Mapping[str, Any], known: Container[str], sections: Container[str], prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-    """Dotted path and value of all that a file says. A table may be the value of a setting; one
-    that is unknown counts even when it is empty."""
-    for name, value in table.items():
-        path = prefix + name
-        is_section = isinstance(value, dict) and path not in known
-        if is_section and (value or path in sections):
-            yield from _flatten(value, known, sections, f"{path}.")
-        else:
-            yield path, value
-
-
-def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for name, value in environ.items():
-        if (
-            name.startswith(ENVIRONMENT_PREFIX)
-            and name != FILE_VARIABLE
-            and not _OF_KUBERNETES.fullmatch(name)
-        ):
-            yield name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", "."), value
-
-
-def _convert(raw: Any, kind: Any) -> Any:
-    """Text from the environment is read as the field's type; lists are separated by commas."""
-    table = "dict" in str(kind)
-    if isinstance(raw, str) and (table or "tuple" in str(kind)):
-        raw = [part.strip() for part in raw.split(",") if part.strip()]
-    if table and isinstance(raw, list):
-        raw = _table(raw)
-    return msgspec.convert(raw, kind, strict=not isinstance(raw, str))
-
-
-def _table(entries: list[Any]) -> dict[str, str]:
-    """KEY=VALUE entries as a table."""
-    table: dict[str, str] = {}
-    for entry in entries:
-        key, equals, value = str(entry).partition("=")
-        if not equals:
-            raise msgspec.ValidationError(f"{entry!r} is not of the form KEY=VALUE")
-        if key in table:
-            raise msgspec.ValidationError(f"{key} is given twice")
-        table[key] = value
-    return table
-
-
-def _hint(path: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(path, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def shown(path: str, value: Any) -> str:
-    """A value as text, without secrets and without user and password of the URLs in it."""
-    hidden = path in SECRETS and value
-    return "(hidden)" if hidden else re.sub(r"//[^/@\s]*@", "//(hidden)@", repr(value))
-
-
-def _build(values: Mapping[str, Any]) -> Settings:
-    tree: dict[str, Any] = {}
-    for path, value in values.items():
-        section, _, name = path.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[name] = value
-    return msgspec.convert(tree, Settings)
-
-
-def default_state_dir(host: str, port: int) -> Path:
-    """Where `serve` keeps its journal: one folder per address that it listens on."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "asgi-gateway" / f"{host.replace(':', '_')}-{port}"

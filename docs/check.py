@@ -11,7 +11,8 @@ from pathlib import Path
 
 import sdk_support
 
-from asgi_gateway.settings import Settings, leaves
+from asgi_gateway.configuration import leaves
+from asgi_gateway.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -9,14 +9,8 @@ import pytest
 
 import asgi_gateway
 from asgi_gateway.__main__ import EXIT_USAGE, main
-from asgi_gateway.settings import (
-    Loaded,
-    ServerSettings,
-    Settings,
-    SettingsError,
-    leaves,
-    load,
-)
+from asgi_gateway.configuration import Loaded, leaves, load
+from asgi_gateway.settings import ServerSettings, Settings, SettingsError
 
 SECRET = "sixteen characters and more"
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
-from asgi_gateway.settings import Settings, leaves
+from asgi_gateway.configuration import leaves
+from asgi_gateway.settings import Settings
 from tests.bench.driver import Spec
 from tests.bench.floors import (
     LEAST_SAMPLES,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from asgi_gateway import Gateway
 from asgi_gateway.asgi import Receive, Scope, Send
+from asgi_gateway.configuration import load
 from asgi_gateway.lifespan import serve_lifespan
-from asgi_gateway.settings import load
 from asgi_gateway.training.proxy import Proxy
 from tests.support.processes import Served, answers, environment, free_port, process
 

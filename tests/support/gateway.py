@@ -6,7 +6,8 @@ from typing import Any
 
 from asgi_gateway import Gateway
 from asgi_gateway.asgi import App
-from asgi_gateway.settings import Settings, load
+from asgi_gateway.configuration import load
+from asgi_gateway.settings import Settings
 from tests.support.asgi_client import AsgiClient, Connection, Response, turns
 from tests.support.clock import ManualClock
 

@@ -3,6 +3,7 @@
 import pytest
 
 from asgi_gateway.admission import Admission
+from asgi_gateway.configuration import load
 from asgi_gateway.errors import (
     Aborted,
     EngineFault,
@@ -13,7 +14,6 @@ from asgi_gateway.errors import (
     Unavailable,
     UpstreamError,
 )
-from asgi_gateway.settings import load
 from asgi_gateway.upstream.breaker import CLOSED, HALF_OPEN, OPEN
 from asgi_gateway.upstream.exchange import Exchange
 from asgi_gateway.upstream.fleet import Fleet

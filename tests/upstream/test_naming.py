@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asgi_gateway.__main__ import main
+from asgi_gateway.configuration import load
 from asgi_gateway.errors import Malformed
-from asgi_gateway.settings import ModelSettings, SettingsError, load
+from asgi_gateway.settings import ModelSettings, SettingsError
 from asgi_gateway.upstream.naming import Naming, TinkerPath, is_hub_name, parse, problems
 
 PART = st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,12}", fullmatch=True).filter(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from asgi_gateway.configuration import load
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable
-from asgi_gateway.settings import load
 from asgi_gateway.upstream import connection as wire
 from asgi_gateway.upstream.addresses import Addresses
 from asgi_gateway.upstream.origin import Origin

@@ -16,10 +16,10 @@ from asgi_gateway.caller import DEFAULT
 from asgi_gateway.codec import Want
 from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
+from asgi_gateway.configuration import load
 from asgi_gateway.ids import REQUEST, Ids
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import SampleRequest, reader
-from asgi_gateway.settings import load
 from asgi_gateway.state.events import Accepted, Closed, frame_into
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.catalog import Model

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from asgi_gateway.admission import Admission
 from asgi_gateway.caller import DEFAULT
+from asgi_gateway.configuration import load
 from asgi_gateway.delivery import Delivery
 from asgi_gateway.ids import Ids
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.runs import Runs
-from asgi_gateway.settings import load
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.connection import Connection
 from asgi_gateway.upstream.exchange import Answer, Exchange
