@@ -3,6 +3,7 @@
 Read when scraped, from /proc, some 40 us; a system without it has none of these.
 """
 
+import contextlib
 import os
 import resource
 from pathlib import Path
@@ -17,14 +18,42 @@ _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
+class Stat:
+    """The fields of /proc/self/stat; the last ones where no descriptor is left to read it."""
+
+    def __init__(self) -> None:
+        self._fields = self._read()
+
+    def _read(self) -> list[str]:
+        return (_SELF / "stat").read_text().rpartition(")")[2].split()
+
+    def _now(self) -> list[str]:
+        with contextlib.suppress(OSError):
+            self._fields = self._read()
+        return self._fields
+
+    def cpu_s(self) -> float:
+        fields = self._now()
+        return (int(fields[_UTIME]) + int(fields[_STIME])) / _TICKS_A_SECOND
+
+    def resident_bytes(self) -> int:
+        return int(self._now()[_RSS]) * _PAGE_BYTES
+
+    def started_at(self) -> float:
+        """Unix time."""
+        return _booted_at() + int(self._fields[_START]) / _TICKS_A_SECOND
+
+
 def add_to(metrics: Metrics) -> None:
     """The process's gauges and counters, where /proc has them."""
-    if not (_SELF / "stat").exists():
+    try:
+        stat = Stat()
+        started_at = stat.started_at()
+    except OSError:
         return
-    started_at = _booted_at() + int(_stat()[_START]) / _TICKS_A_SECOND
     for name, kind, text, read in (
-        ("cpu_seconds_total", metrics.counter, "CPU time, user and system.", _cpu_s),
-        ("resident_memory_bytes", metrics.gauge, "Resident memory.", _resident_bytes),
+        ("cpu_seconds_total", metrics.counter, "CPU time, user and system.", stat.cpu_s),
+        ("resident_memory_bytes", metrics.gauge, "Resident memory.", stat.resident_bytes),
         ("open_fds", metrics.gauge, "Open descriptors.", _open_descriptors),
         ("max_fds", metrics.gauge, "Descriptors allowed.", _allowed_descriptors),
         ("start_time_seconds", metrics.gauge, "When it began, Unix time.", lambda: started_at),
@@ -32,21 +61,11 @@ def add_to(metrics: Metrics) -> None:
         kind(name, text, read, prefix="process_")
 
 
-def _stat() -> list[str]:
-    return (_SELF / "stat").read_text().rpartition(")")[2].split()
-
-
-def _cpu_s() -> float:
-    fields = _stat()
-    return (int(fields[_UTIME]) + int(fields[_STIME])) / _TICKS_A_SECOND
-
-
-def _resident_bytes() -> int:
-    return int(_stat()[_RSS]) * _PAGE_BYTES
-
-
 def _open_descriptors() -> int:
-    return sum(1 for _ in (_SELF / "fd").iterdir()) - 1  # less the one that lists them
+    try:
+        return sum(1 for _ in (_SELF / "fd").iterdir()) - 1  # less the one that lists them
+    except OSError:
+        return _allowed_descriptors()  # none is left to list them with
 
 
 def _allowed_descriptors() -> int:
