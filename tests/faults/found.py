@@ -44,7 +44,7 @@ class Found(msgspec.Struct, kw_only=True):
 
     def needs(self, holds: bool, otherwise: str) -> None:
         """Note what is wrong where something does not hold."""
-        if not holds:
+        if not holds and otherwise not in self.problems:
             self.problems.append(otherwise)
 
     def all_problems(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tests.faults import answers, several
+from tests.faults import answers, clients, hostile, lives, several
 from tests.faults.found import Row
 
 ROWS: Final = (
@@ -132,5 +132,102 @@ ROWS: Final = (
         "the upstream's name leads to another address",
         "resolved again, no client sees an error",
         several.moved,
+    ),
+    Row(
+        "sigterm",
+        "SIGTERM under load",
+        "what runs is finished and delivered, exit 0 within the grace, the rest is repeated",
+        lives.terminated,
+    ),
+    Row(
+        "sigkill",
+        "SIGKILL under load, restart on the same journal",
+        "old ids answer 410, every sample succeeds, none twice in one life",
+        lives.killed,
+        fast=True,
+    ),
+    Row(
+        "stall",
+        "the event loop stands still for 1.3 s",
+        "seen in the metrics, no poll is given up",
+        lives.stalled,
+    ),
+    Row(
+        "slow-loris",
+        "heads and bodies that come a byte at a time",
+        "closed by their deadlines; p90 of the healthy within 10%",
+        clients.slow_loris,
+    ),
+    Row(
+        "slow-readers",
+        "large results that nobody reads",
+        "256 KiB a connection, closed by the write deadline, the result is kept",
+        clients.slow_readers,
+    ),
+    Row(
+        "abandoned",
+        "polls whose clients leave",
+        "no waiter is left behind, memory is flat, every result is kept",
+        clients.abandoned,
+        fast=True,
+    ),
+    Row(
+        "storm",
+        "all open polls break off and come again at once",
+        "none is answered before its time, health checks recover within a hold",
+        clients.storm,
+        fast=True,
+    ),
+    Row(
+        "duplicates",
+        "each submit five times",
+        "one id, one request upstream; another body is 422",
+        clients.duplicates,
+        fast=True,
+    ),
+    Row(
+        "sessions-end",
+        "a session is finished, another falls silent",
+        "upstream free within 2 s, ids answer 410, nothing is held",
+        clients.sessions_end,
+        fast=True,
+    ),
+    Row(
+        "bodies",
+        "malformed bodies to every route",
+        "no 5xx, nothing sent upstream, memory bounded",
+        hostile.bodies,
+        fast=True,
+    ),
+    Row(
+        "oversized",
+        "bodies and heads that are too large",
+        "413 before it is read, no head of megabytes, memory bounded",
+        hostile.oversized,
+    ),
+    Row(
+        "ambiguous",
+        "framing that two parsers would read in two ways",
+        "the request inside is never taken as one",
+        hostile.ambiguous,
+    ),
+    Row(
+        "paths",
+        "model paths that lead to hosts, files and log lines",
+        "4xx, the listener in the trap is never met, the log stays one line each",
+        hostile.paths,
+        fast=True,
+    ),
+    Row(
+        "wrong-keys",
+        "API keys are guessed",
+        "the same 401 to all, no key in the log, the right one is served",
+        hostile.wrong_keys,
+    ),
+    Row(
+        "keys-file",
+        "the file of keys becomes unreadable",
+        "the old keys stay, it is said, nothing is dropped",
+        hostile.broken_keys_file,
     ),
 )
