@@ -23,7 +23,7 @@ SMALL: Final = Size(samples=60, sockets=100, polls=1_000, small=True)
 
 def full(sockets: int) -> Size:
     """Loads grow with the sockets, up to what a row may take of the time; so do abandoned polls."""
-    return Size(samples=min(sockets, 600), sockets=sockets, polls=50 * sockets)
+    return Size(samples=min(sockets, 600), sockets=sockets, polls=100 * sockets)
 
 
 class Found(msgspec.Struct, kw_only=True):

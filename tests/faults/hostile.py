@@ -233,20 +233,23 @@ async def paths(size: Size) -> Found:
         with serve(vllm, log__samples=log) as gateway:
             remote = Remote(gateway.port)
             await remote.handshake()
+            asked_for: list[tuple[str, dict[str, object]]] = []
             for number, path in enumerate(PATHS):
                 body = {"session_id": remote.session_id, "sampling_session_seq_id": number + 10}
                 for field in ("model_path", "base_model"):
-                    answer = await remote.post(
-                        "/api/v1/create_sampling_session", {**body, field: path.format(port=port)}
-                    )
-                    found.injected += 1
-                    found.survived += 400 <= answer.status < 500
-                    found.needs(
-                        400 <= answer.status < 500, f"{field} {path[:60]!r}: {answer.status}"
-                    )
-                named = {**remote.sample(), "sampling_session_id": path[:500]}
-                answer = await remote.post("/api/v1/asample", named)
-                found.needs(400 <= answer.status < 500, f"session {path[:60]!r}: {answer.status}")
+                    named = {**body, field: path.format(port=port)}
+                    asked_for.append(("create_sampling_session", named))
+                asked_for.append(("asample", {**remote.sample(), "sampling_session_id": path}))
+            # Together: the upstreams are asked for their lists in rounds of half a second.
+            answers = await asyncio.gather(
+                *(remote.post(f"/api/v1/{route}", body) for route, body in asked_for)
+            )
+            for (route, body), answer in zip(asked_for, answers, strict=True):
+                found.injected += 1
+                found.survived += 400 <= answer.status < 500
+                found.needs(
+                    400 <= answer.status < 500, f"{route} {str(body)[:300]}: {answer.status}"
+                )
             found.recovery_s = await passes(remote)
             await until(log.exists, "sample log", 10)
             said = gateway.process.stderr

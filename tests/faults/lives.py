@@ -85,7 +85,7 @@ async def killed(size: Size) -> Found:
         await remote.handshake()
         records, recoveries = [], []
         seen = NOTHING
-        samples = size.samples * (kills + 1)
+        samples = size.samples if size.small else 2 * size.samples
         async with load(gateway.url, vllm, samples, "--concurrency", "30") as running:
             for _ in range(kills):
                 enough = seen.total + 20

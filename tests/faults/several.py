@@ -77,7 +77,7 @@ async def one_killed(size: Size) -> Found:
         upstream(*slow, port=port) as third,
         serve(one, "--upstream", two, "--upstream", url_of(third)) as gateway,
     ):
-        samples = int(RATE * 4)
+        samples = int(RATE * (3 if size.small else 8))
         async with load(gateway.url, one, samples, *rate(RATE), "--style", "future") as running:
             await until(lambda: counts(url_of(third))["running"] > 0, "load on the third")
             third.kill()

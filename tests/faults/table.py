@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tests.faults import answers, clients, hostile, lives, several
+from tests.faults import answers, clients, hostile, lives, machine, several
 from tests.faults.found import Row
 
 ROWS: Final = (
@@ -51,7 +51,6 @@ ROWS: Final = (
         "200 with HTML, half a JSON, null, NaN, no logprobs",
         "failed, category server; nothing invented; an excerpt in the log",
         answers.bad_answers,
-        fast=True,
     ),
     Row(
         "burst-503",
@@ -229,5 +228,36 @@ ROWS: Final = (
         "the file of keys becomes unreadable",
         "the old keys stay, it is said, nothing is dropped",
         hostile.broken_keys_file,
+    ),
+    Row(
+        "descriptors",
+        "no descriptor is left",
+        "less than 20% of a core, recovers when some are",
+        machine.descriptors_gone,
+    ),
+    Row(
+        "ports",
+        "no port to the upstream is left",
+        "samples wait for one, no client sees an error",
+        machine.ports_gone,
+    ),
+    Row(
+        "memory",
+        "a memory limit (cgroup) smaller than the results",
+        "429 in time, never killed, what was accepted is answered",
+        machine.memory_capped,
+    ),
+    Row(
+        "disk-full",
+        "the disk of sample log and journal is full",
+        "lines dropped and counted, sampling goes on",
+        machine.disk_full,
+    ),
+    Row(
+        "clock",
+        "the wall clock jumps by an hour, both ways",
+        "nothing expires",
+        machine.clock_jumps,
+        fast=True,
     ),
 )
