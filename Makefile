@@ -15,7 +15,8 @@ CASES ?=
 REASON ?=
 
 .PHONY: help setup run test flood load bench test-system instructions instructions-record
-.PHONY: faults soak sdk-matrix sdk-locks check format lint types
+.PHONY: faults soak
+.PHONY: sdk-matrix sdk-locks check format lint types
 .PHONY: protos lock clean
 
 help: ## list the commands
@@ -68,6 +69,11 @@ FAULTS_N = $(if $(filter file,$(origin N)),,--sockets $(N))
 faults: $(STAMP) ## every fault for real, judged by the ledger (N=1000 FAULTS_ARGS="--only NAME")
 	@mkdir -p build
 	@$(BIN)/python -m tests.faults $(FAULTS_N) --json build/faults.json $(FAULTS_ARGS)
+
+SOAK_ARGS ?=
+soak: $(STAMP) ## two hours of load and churn, then memory's slope and what is left (TIME=0.25)
+	@mkdir -p build
+	@$(BIN)/python -m tests.soak --time $(TIME) --json build/soak.json $(SOAK_ARGS)
 
 bench: $(STAMP) ## every figure, its floor and its target (BENCH_ARGS="--quick --json FILE")
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

@@ -41,7 +41,9 @@ async def load(url: str, stand_in: str, samples: int, *flags: str) -> AsyncItera
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         file = Path(folder, "result.json")
         command = [sys.executable, "-m", "loadgen", "run", "--url", url, "--stand-in", stand_in]
-        command += ["--scenario", "burst", "--no-barrier", "--quiet", "--no-preflight"]
+        if "--scenario" not in flags:
+            command += ["--scenario", "burst", "--no-barrier"]
+        command += ["--quiet", "--no-preflight"]
         command += ["-n", str(samples), "--within-s", str(WITHIN_S), "--json", str(file), *flags]
         process = Process(command)
         try:
