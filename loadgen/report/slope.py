@@ -25,12 +25,16 @@ LEAST_BLOCKS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Units of the values a second; low and high bound it at the level asked for."""
+    """Units of the values a second; low and high bound it at the level asked for.
+
+    medians: of the blocks, in order of time.
+    """
 
     per_s: float
     low: float
     high: float
     blocks: int
+    medians: tuple[float, ...]
 
 
 def slope(times_s: Floats, values: Floats, seed: int, level: float = LEVEL) -> Slope:
@@ -50,7 +54,7 @@ def slope(times_s: Floats, values: Floats, seed: int, level: float = LEVEL) -> S
     found = [theil_sen(at[chosen], level_of[chosen]) for chosen in _draws(random, blocks)]
     tail = (1 - level) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
-    return Slope(theil_sen(at, level_of), float(low), float(high), blocks)
+    return Slope(theil_sen(at, level_of), float(low), float(high), blocks, tuple(level_of.tolist()))
 
 
 def _draws(random: np.random.Generator, blocks: int) -> list[npt.NDArray[np.int64]]:

@@ -45,7 +45,10 @@ class Back(msgspec.Struct, kw_only=True):
 
 
 class Memory(msgspec.Struct, kw_only=True):
-    """The resident memory over the steady part. MB are of a million bytes."""
+    """The resident memory over the steady part. MB are of a million bytes.
+
+    medians_mb: of the blocks, in order of time.
+    """
 
     mb_per_h: float
     low_mb_per_h: float
@@ -53,6 +56,7 @@ class Memory(msgspec.Struct, kw_only=True):
     bound_mb_per_h: float
     steady_s: float
     blocks: int
+    medians_mb: list[float] = []
 
     @property
     def ok(self) -> bool:
@@ -72,6 +76,7 @@ def memory(at_s: list[float], rss_bytes: list[float], seed: int = 1) -> Memory:
         bound_mb_per_h=round(NOISE_MB / steady_s * per_h, 3),
         steady_s=round(steady_s, 1),
         blocks=found.blocks,
+        medians_mb=[round(median, 2) for median in found.medians],
     )
 
 
