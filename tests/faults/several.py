@@ -14,8 +14,17 @@ from typing import Final
 
 from tests.faults.found import Found, Size
 from tests.faults.judge import asked, counts, judged
+from tests.faults.known import where_known
 from tests.faults.load import load, loaded, passes, rate, until
-from tests.support.processes import Process, environment, free_port, process, serve, stand_in
+from tests.support.processes import (
+    Process,
+    deaf_port,
+    environment,
+    free_port,
+    process,
+    serve,
+    stand_in,
+)
 from tests.support.wire import Remote
 
 RATE: Final = 50.0
@@ -25,6 +34,10 @@ CHECKED_WITHIN_S: Final = 6.0
 NOT_READY_S: Final = 10.0
 
 HOST: Final = "vllm.invalid"
+
+
+# Shorter than by default, so that a row does not wait for them.
+CHECKS: Final = where_known(upstream__health_interval_s=1.0, upstream__health_timeout_s=1.0)
 
 
 def status(port: int, path: str) -> int:
@@ -67,6 +80,24 @@ async def one_down(size: Size) -> Found:
         return found
 
 
+async def one_deaf(size: Size) -> Found:
+    """Connects to one of three neither stand nor fail."""
+    port = free_port()
+    deaf = f"http://127.0.0.1:{port}"
+    with (
+        deaf_port(port),
+        stand_in() as one,
+        stand_in() as two,
+        serve(
+            one, "--upstream", deaf, "--upstream", two, upstream__connect_timeout_s=1, **CHECKS
+        ) as gateway,
+    ):
+        result = await loaded(gateway.url, one, size.samples, "--style", "future")
+        found = judged(result, asked([one, two]))
+        found.injected = 1
+        return found
+
+
 async def one_killed(size: Size) -> Found:
     """One of three is killed under load and comes back."""
     port = free_port()
@@ -75,7 +106,7 @@ async def one_killed(size: Size) -> Found:
         stand_in(*slow) as one,
         stand_in(*slow) as two,
         upstream(*slow, port=port) as third,
-        serve(one, "--upstream", two, "--upstream", url_of(third)) as gateway,
+        serve(one, "--upstream", two, "--upstream", url_of(third), **CHECKS) as gateway,
     ):
         samples = int(RATE * (3 if size.small else 8))
         async with load(gateway.url, one, samples, *rate(RATE), "--style", "future") as running:
@@ -97,7 +128,7 @@ async def one_hung(size: Size) -> Found:
         stand_in(*slow) as one,
         stand_in(*slow) as two,
         upstream(*slow) as third,
-        serve(one, "--upstream", two, "--upstream", url_of(third)) as gateway,
+        serve(one, "--upstream", two, "--upstream", url_of(third), **CHECKS) as gateway,
     ):
         samples = int(RATE * (hung_s + 3))
         async with load(gateway.url, one, samples, *rate(RATE), "--style", "future") as running:
@@ -128,7 +159,7 @@ async def one_slow(size: Size) -> Found:
         stand_in("--delay-s", "0.05") as one,
         stand_in("--delay-s", "0.05") as two,
         stand_in("--delay-s", "2", "--max-num-seqs", "5") as third,
-        serve(one, "--upstream", two, "--upstream", third) as gateway,
+        serve(one, "--upstream", two, "--upstream", third, **CHECKS) as gateway,
     ):
         samples = int(RATE * (4 if size.small else 10))
         result = await loaded(gateway.url, one, samples, *rate(RATE), "--style", "future")
@@ -149,7 +180,7 @@ async def all_down(size: Size) -> Found:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(upstream(*slow, port=port))
         url = url_of(first)
-        gateway = stack.enter_context(serve(url))
+        gateway = stack.enter_context(serve(url, **CHECKS))
         remote = Remote(gateway.port)
         await remote.handshake()
         flags = ("--style", "future", "--concurrency", "20")

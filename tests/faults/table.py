@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tests.faults import answers, clients, hostile, lives, machine, several
+from tests.faults import answers, clients, hostile, keys, lives, machine, several
 from tests.faults.found import Row
 
 ROWS: Final = (
@@ -100,6 +100,12 @@ ROWS: Final = (
         "one of three upstreams never listens",
         "every sample succeeds on the others",
         several.one_down,
+    ),
+    Row(
+        "one-deaf",
+        "connects to one of three upstreams neither stand nor fail",
+        "every sample succeeds on the others after the connect timeout",
+        several.one_deaf,
     ),
     Row(
         "one-killed",
@@ -221,13 +227,13 @@ ROWS: Final = (
         "wrong-keys",
         "API keys are guessed",
         "the same 401 to all, no key in the log, the right one is served",
-        hostile.wrong_keys,
+        keys.wrong_keys,
     ),
     Row(
         "keys-file",
         "the file of keys becomes unreadable",
         "the old keys stay, it is said, nothing is dropped",
-        hostile.broken_keys_file,
+        keys.broken_keys_file,
     ),
     Row(
         "descriptors",

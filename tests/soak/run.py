@@ -126,6 +126,8 @@ async def _rounds(extent: Extent, url: str, vllm: str, began: float) -> Soak:
         found.doubled += one.doubled
         found.injected += one.injected
         found.abandoned += result.traffic.polls_abandoned
+        if not result.verdict.valid:
+            found.busy.append(f"load {number}: {'; '.join(result.verdict.reasons)}")
         found.problems += [f"load {number}: {problem}" for problem in one.problems]
     return found
 

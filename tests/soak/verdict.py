@@ -110,7 +110,11 @@ def _back(name: str, before: float, values: list[float], after: float, allowed: 
 
 
 class Soak(msgspec.Struct, kw_only=True):
-    """The whole of it. churn: what came beside the loads, by kind. problems: of the ledgers."""
+    """The whole of it. churn: what came beside the loads, by kind. problems: of the ledgers.
+
+    busy: loads in which the client or the machine was the limit. They put a backlog into the
+    gateway, and a burst's memory is not all given back: their steps look like a slope.
+    """
 
     seconds: float
     samples: int
@@ -122,6 +126,7 @@ class Soak(msgspec.Struct, kw_only=True):
     churn: dict[str, int]
     memory: Memory
     counts: list[Back]
+    busy: list[str] = []
     problems: list[str] = []
 
     def all_problems(self) -> list[str]:
@@ -163,6 +168,7 @@ def table(soak: Soak) -> list[str]:
         ),
         ("faults injected, polls given up", f"{soak.injected:,}, {soak.abandoned:,}"),
         *((f"beside them: {kind}", f"{count:,}") for kind, count in soak.churn.items()),
+        ("loads that the machine held up", str(len(soak.busy))),
         ("lost, doubled", f"{soak.lost}, {soak.doubled}"),
         ("memory", slope_of(rss)),
         *(
