@@ -2,8 +2,10 @@
 
 A server's memory goes up and down with its load by far more than a leak adds in the same time, and
 neighbouring looks are not independent. So the series is cut into blocks, each block is its median,
-and the slope is the median of the slopes of all pairs of blocks (Theil and Sen), which a few odd
-blocks do not move. The interval is a bootstrap over the blocks.
+and the slope is the median of the slopes of pairs of blocks (Theil and Sen), which odd blocks do
+not move. Only pairs at most a quarter of the series apart count: a leak rises between any two of
+them, while one step, as of a burst whose memory was not all given back, is in few of them. The
+interval is a bootstrap over the blocks.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ Floats = npt.NDArray[np.float64]
 LEVEL: Final = 0.95
 ROUNDS: Final = 2_000
 BLOCKS: Final = 24
+NEAR: Final = 4
+"""Pairs are at most this part of the series apart."""
+
 LEAST_BLOCKS: Final = 8
 """With fewer an interval would say nothing."""
 
@@ -50,21 +55,21 @@ def slope(times_s: Floats, values: Floats, seed: int, level: float = LEVEL) -> S
     at = np.array([np.median(part) for part in np.array_split(times_s, blocks)])
     level_of = np.array([np.median(part) for part in np.array_split(values, blocks)])
     random = np.random.default_rng(seed)
-    # Of two draws of one block there is no slope: it needs two times.
-    found = [theil_sen(at[chosen], level_of[chosen]) for chosen in _draws(random, blocks)]
+    draws = np.sort(random.integers(0, blocks, (ROUNDS, blocks)), axis=1)
+    found = [rise for draw in draws if (rise := _rise(at, level_of, draw)) is not None]
     tail = (1 - level) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
-    return Slope(theil_sen(at, level_of), float(low), float(high), blocks, tuple(level_of.tolist()))
+    per_s = _rise(at, level_of, np.arange(blocks))
+    assert per_s is not None
+    return Slope(per_s, float(low), float(high), blocks, tuple(level_of.tolist()))
 
 
-def _draws(random: np.random.Generator, blocks: int) -> list[npt.NDArray[np.int64]]:
-    draws = random.integers(0, blocks, (ROUNDS, blocks))
-    return [draw for draw in draws if np.unique(draw).size > 1]
-
-
-def theil_sen(times_s: Floats, values: Floats) -> float:
-    """The median slope of all pairs at different times."""
-    first, second = np.triu_indices(times_s.size, 1)
-    apart = times_s[second] - times_s[first]
-    usable = apart != 0
-    return float(np.median((values[second] - values[first])[usable] / apart[usable]))
+def _rise(at: Floats, values: Floats, chosen: npt.NDArray[np.int64]) -> float | None:
+    """The median slope of all pairs of these blocks that are near; None where there is none."""
+    first, second = np.triu_indices(chosen.size, 1)
+    left, right = chosen[first], chosen[second]
+    near = (left != right) & (right - left <= max(1, at.size // NEAR))
+    if not near.any():
+        return None
+    left, right = left[near], right[near]
+    return float(np.median((values[right] - values[left]) / (at[right] - at[left])))

@@ -65,14 +65,18 @@ def main() -> int:
     for row in ROWS:
         if arguments.only and row.name not in arguments.only:
             continue
-        one = asyncio.run(told_of(row, size))
+        try:
+            one = asyncio.run(told_of(row, size))
+        except KeyboardInterrupt:
+            print("interrupted; the rows so far:", file=sys.stderr)
+            break
         state = "ok" if one.ok else f"FAILED: {'; '.join(one.problems)[:300]}"
         print(f"{row.name}: {state} ({one.seconds:g} s)", file=sys.stderr, flush=True)
         told.append(one)
     print("\n".join(table(told)))
     if arguments.json is not None:
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1))
-    return 0 if all(one.ok for one in told) else 1
+    return 0 if told and all(one.ok for one in told) else 1
 
 
 if __name__ == "__main__":

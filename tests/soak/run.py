@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from loadgen.procfs import descriptors
 from loadgen.sampler import Sampler
 from loadgen.scenarios import SCENARIOS
 from tests.faults.judge import Record, asked, judged
@@ -31,13 +32,17 @@ FAULTS: Final = (
     "500:0.004,503=1:0.004,reset_before:0.004,reset_body:0.004,close_midway:0.002,"
     "abort:0.004,502:0.002,html:0.004,null:0.004,truncated:0.002,bad_request:0.002,drip=2:0.002"
 )
-BACK_WITHIN_S: Final = 60.0
+LAPSE_S: Final = 15.0
+"""Not below: clients show signs of life every 10 s, and a held poll shows none meanwhile."""
+
+BACK_WITHIN_S: Final = 30.0
 
 
 class Extent(NamedTuple):
     """seconds: of all loads together, in rounds of round_s. rate: samples a second.
 
-    ttl_s: how long results and sessions are kept, short enough that what is held is steady soon.
+    ttl_s: how long results are kept, short enough that what is held is steady soon; sessions, too,
+    within reason.
     """
 
     seconds: float
@@ -60,10 +65,11 @@ async def soak(extent: Extent) -> Soak:
         settings = {
             "state__dir": Path(folder, "state"),
             "log__samples": Path(folder, "samples.jsonl"),
-            "session__timeout_s": max(1.0, extent.ttl_s / 2),
-            "session__retention_s": extent.ttl_s,
+            "session__timeout_s": max(LAPSE_S, extent.ttl_s / 2),
+            "session__retention_s": max(LAPSE_S, extent.ttl_s),
             "store__completed_ttl_s": extent.ttl_s,
             "store__retrieved_ttl_s": extent.ttl_s / 2,
+            "upstream__keepalive_s": min(4.0, extent.ttl_s),
         }
         flags = ("--delay-s", "1", "--jitter", "0.5", "--faults", FAULTS, "--fault-times", "1")
         with stand_in(*flags) as vllm, serve(vllm, **settings) as gateway:
@@ -78,6 +84,7 @@ async def soak(extent: Extent) -> Soak:
                     result = await _rounds(extent, gateway.url, vllm, began)
                 ended = time.monotonic()
                 await _emptied(remote, extent)
+                await _closed(gateway.process.pid, before.usage and before.usage.descriptors)
             finally:
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)
@@ -140,5 +147,10 @@ async def _emptied(remote: Remote, extent: Extent) -> None:
         if not now["samples_held"] and not now["polls_inflight"] and not now["charged_bytes"]:
             break
         await asyncio.sleep(0.2)
-    # The gateway's idle connections to the upstream end by their own clock.
-    await asyncio.sleep(min(6.0, extent.ttl_s + 4.5))
+
+
+async def _closed(pid: int, before: int | None) -> None:
+    """Until idle connections to the upstream have ended by their own clock, or ought to have."""
+    deadline = time.monotonic() + BACK_WITHIN_S
+    while (descriptors(pid) or 0) > (before or 0) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.2)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from loadgen.procfs import Usage
-from loadgen.report.slope import LEAST_BLOCKS, slope, theil_sen
+from loadgen.report.slope import LEAST_BLOCKS, slope
 from loadgen.sampler import Seen
 from tests.soak.run import Extent, soak
 from tests.soak.verdict import NOISE_MB, Memory, Soak, memory, returned, steady, table
 
-MINIATURE = Extent(seconds=3.0, round_s=1.5, rate=60, ttl_s=1.5, every_s=0.1, churn_s=0.1)
+MINIATURE = Extent(seconds=3.0, round_s=1.0, rate=80, ttl_s=2.0, every_s=0.1, churn_s=0.1)
 HOUR_S = 3600.0
 
 
@@ -58,9 +58,26 @@ def test_a_leak_within_the_noise_of_a_short_soak_is_not_told() -> None:
 def test_odd_blocks_do_not_move_the_slope() -> None:
     at = np.arange(24.0)
     values = 2 * at
-    values[[3, 11, 20]] = 1e9
-    assert theil_sen(at, values) == pytest.approx(2.0)
-    assert slope(at, values, seed=1).low == pytest.approx(2.0, abs=0.5)
+    values[[3, 20]] = 1e9
+    found = slope(at, values, seed=1)
+    assert found.per_s == pytest.approx(2.0)
+    assert found.low == pytest.approx(2.0, abs=0.5)
+
+
+def test_one_step_is_no_slope() -> None:
+    """As of a backlog in the middle, whose memory was not all given back."""
+    at, values = noisy(0.0, 7_200)
+    stepped = [value + 60e6 * (time > 4_000) for time, value in zip(at, values, strict=True)]
+    found = memory(at, stepped)
+    assert found.ok, found
+    assert found.medians_mb[-1] > found.medians_mb[0] + 50, "the step is there to be seen"
+
+
+def test_steps_that_come_again_and_again_are_one() -> None:
+    """As of a leak in chunks: 10 MB every twenty minutes."""
+    at, values = noisy(0.0, 7_200)
+    climbed = [value + 10e6 * (time // 1_200) for time, value in zip(at, values, strict=True)]
+    assert not memory(at, climbed).ok
 
 
 def test_the_slope_says_what_it_cannot_use() -> None:
@@ -103,6 +120,7 @@ def a_soak(**fields: object) -> Soak:
         bound_mb_per_h=1.0,
         steady_s=5_000,
         blocks=24,
+        medians_mb=[94.0, 94.5],
     )
     usual: dict[str, object] = {
         "seconds": 7_200.0,
@@ -129,6 +147,7 @@ def test_the_table_ends_with_the_verdict() -> None:
         bound_mb_per_h=1,
         steady_s=5_000,
         blocks=24,
+        medians_mb=[94.0, 94.5],
     )
     told = table(a_soak(memory=rising, lost=2))
     assert told[-1] == "not passed"

@@ -56,7 +56,7 @@ class Memory(msgspec.Struct, kw_only=True):
     bound_mb_per_h: float
     steady_s: float
     blocks: int
-    medians_mb: list[float] = []
+    medians_mb: list[float]
 
     @property
     def ok(self) -> bool:
@@ -171,6 +171,7 @@ def table(soak: Soak) -> list[str]:
         ("loads that the machine held up", str(len(soak.busy))),
         ("lost, doubled", f"{soak.lost}, {soak.doubled}"),
         ("memory", slope_of(rss)),
+        ("memory, first and last block", f"{rss.medians_mb[0]:.1f}, {rss.medians_mb[-1]:.1f} MB"),
         *(
             (
                 count.name,
