@@ -63,13 +63,6 @@ faults: $(STAMP) ## every fault for real, judged by the ledger (N=1000 FAULTS_AR
 	@mkdir -p build
 	@$(BIN)/python -m tests.faults $(FAULTS_N) --json build/faults.json $(FAULTS_ARGS)
 
-FAULTS_ARGS ?=
-# N only where it was given, as above: so many connections of slow clients.
-FAULTS_N = $(if $(filter file,$(origin N)),,--sockets $(N))
-faults: $(STAMP) ## every fault for real, judged by the ledger (N=1000 FAULTS_ARGS="--only NAME")
-	@mkdir -p build
-	@$(BIN)/python -m tests.faults $(FAULTS_N) --json build/faults.json $(FAULTS_ARGS)
-
 SOAK_ARGS ?=
 soak: $(STAMP) ## two hours of load and churn, then memory's slope and what is left (TIME=0.25)
 	@mkdir -p build
