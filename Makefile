@@ -15,6 +15,7 @@ CASES ?=
 REASON ?=
 
 .PHONY: help setup run test flood load bench test-system instructions instructions-record
+.PHONY: faults soak
 .PHONY: sdk-matrix sdk-locks check format lint types
 .PHONY: protos lock clean
 
@@ -54,6 +55,18 @@ load: $(STAMP) ## SCENARIO=burst N=131072 TIME=1: stand-in, gateway, client; res
 	    ASGI_GATEWAY_STATE__DIR=$(LOAD)/state ASGI_GATEWAY_DRAIN__PREDRAIN_S=0 \
 	    $(BIN)/python -m asgi_gateway serve --port 0 --upstream {upstream}" \
 	  --json $(LOAD_FILE).json --html $(LOAD_FILE).html $(LOAD_ARGS)
+
+FAULTS_ARGS ?=
+# N only where it was given, as above: so many connections of slow clients.
+FAULTS_N = $(if $(filter file,$(origin N)),,--sockets $(N))
+faults: $(STAMP) ## every fault for real, judged by the ledger (N=1000 FAULTS_ARGS="--only NAME")
+	@mkdir -p build
+	@$(BIN)/python -m tests.faults $(FAULTS_N) --json build/faults.json $(FAULTS_ARGS)
+
+SOAK_ARGS ?=
+soak: $(STAMP) ## two hours of load and churn, then memory's slope and what is left (TIME=0.25)
+	@mkdir -p build
+	@$(BIN)/python -m tests.soak --time $(TIME) --json build/soak.json $(SOAK_ARGS)
 
 bench: $(STAMP) ## every figure, its floor and its target (BENCH_ARGS="--quick --json FILE")
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

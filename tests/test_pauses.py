@@ -10,7 +10,7 @@ import pytest
 
 from asgi_gateway import Gateway
 from asgi_gateway.clock import SystemClock
-from asgi_gateway.pauses import GcPauses, LoopLag
+from asgi_gateway.pauses import GcPauses, LoopLag, tasks
 from tests.support.asgi_client import AsgiClient
 from tests.support.clock import ManualClock
 from tests.support.gateway import settings
@@ -55,6 +55,27 @@ async def test_a_loop_that_was_held_shows() -> None:
         came_at = gateway._lag._came_at
         await until(lambda: gateway._lag._came_at != came_at)
         assert gateway._lag.last_s < 0.25, "the last one, not the longest"
+
+
+async def test_tasks_are_counted_when_scraped() -> None:
+    async with Gateway(settings(NOWHERE)).running() as gateway:
+        client = AsgiClient(gateway)
+
+        async def shown() -> float:
+            return metric((await client.get("/metrics")).body, "tasks")
+
+        before = await shown()
+        release = asyncio.Event()
+        more = [asyncio.create_task(release.wait()) for _ in range(100)]
+        # The gateway's own come and go meanwhile, as it asks for the models.
+        assert await shown() == pytest.approx(before + 100, abs=5)
+        release.set()
+        await asyncio.gather(*more)
+        assert await shown() == pytest.approx(before, abs=5)
+
+
+def test_there_are_no_tasks_outside_of_a_loop() -> None:
+    assert tasks() == 0
 
 
 # --- the collector --------------------------------------------------------------------------------

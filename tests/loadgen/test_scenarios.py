@@ -24,7 +24,7 @@ MINIATURES = {
     "burst": ("-n", "300", "--time", "0.1"),
     "full": ("-n", "300", "--time", "0.01"),
     "steady": ("--time", "0.02"),
-    "soak": ("--time", "0.0003"),
+    "soak": ("--time", "0.02"),
     "long-outputs": ("-n", "8"),
     "long-many": ("-n", "64"),
     "queued": ("-n", "300", "--time", "0.04"),

@@ -1,0 +1,1 @@
+"""Faults injected for real, and loadgen's ledger as their judge: `make faults`."""
