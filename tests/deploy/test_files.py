@@ -248,7 +248,7 @@ def test_what_the_pod_reads_is_mounted(pod: dict[str, Any]) -> None:
     assert mounts.keys() == provided
     assert mounts["state"] == IMAGE["state.dir"]
     assert container["args"] == ["serve", "--config", f"{mounts['config']}/config.toml"]
-    assert mapped("kubernetes")["access.keys_file"] == f"{mounts['keys']}/keys"
+    assert mapped("kubernetes")["access.keys_file"] == f"{mounts['keys']}/keys.toml"
 
 
 def test_the_pod_reaches_its_upstream() -> None:
