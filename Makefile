@@ -17,7 +17,7 @@ REASON ?=
 .PHONY: help setup run test flood load bench test-system instructions instructions-record
 .PHONY: faults soak
 .PHONY: sdk-matrix sdk-locks check format lint types
-.PHONY: protos lock clean
+.PHONY: wheel protos lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -107,6 +107,9 @@ protos-fresh: $(STAMP)
 
 docs-valid: $(STAMP)
 	$(BIN)/python docs/check.py
+
+wheel: $(STAMP) ## wheel and source distribution, in dist
+	$(BIN)/python -m hatchling build -d dist
 
 protos: $(STAMP) ## regenerate the protobuf modules
 	$(BIN)/python protos/generate.py

@@ -11,8 +11,11 @@ SCRIPT = Path(__file__).parent / "debian_packages.sh"
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
     """A machine's programs: all but valgrind, and whoever runs it is root."""
-    for name, text in (("setarch", ""), ("chromium", ""), ("id", "echo 0")):
-        program(tmp_path, name, text)
+    for name in ("setarch", "chromium", "nginx", "haproxy", "systemd-analyze"):
+        program(tmp_path, name, "")
+    program(tmp_path, "id", "echo 0")
+    for name in ("rm", "chmod"):
+        program(tmp_path, name, f'exec /bin/{name} "$@"')
     return tmp_path
 
 
@@ -25,7 +28,7 @@ def program(machine: Path, name: str, text: str) -> None:
 def run(machine: Path) -> tuple[int, str]:
     done = subprocess.run(
         ["/bin/sh", SCRIPT],
-        env={"PATH": str(machine)},
+        env={"PATH": str(machine), "POLICY_RC_D": str(machine / "policy-rc.d")},
         capture_output=True,
         text=True,
         check=False,
@@ -63,6 +66,18 @@ esac""",
     )
     assert run(machine) == (0, "installing Debian packages: valgrind\n")
     assert run(machine) == (0, "")
+
+
+def test_no_server_is_started_by_an_installation(machine: Path) -> None:
+    """Debian asks policy-rc.d, and 101 forbids it."""
+    policy, seen = machine / "policy-rc.d", machine / "seen"
+    program(machine, "apt-get", f'{policy} nginx start; echo "$?" >> {seen}')
+    run(machine)
+    assert set(seen.read_text().split()) == {"101"}
+    assert not policy.exists()
+    policy.write_text("the machine's own\n")
+    run(machine)
+    assert policy.read_text() == "the machine's own\n"
 
 
 def test_a_failed_installation_is_told(machine: Path) -> None:
