@@ -21,7 +21,7 @@
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 2 | `peer` |
-| 1 | `admission`, `protocol`, `replies`, `pauses` |
+| 1 | `admission`, `protocol`, `replies`, `pauses`, `sources/*` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `codec`, `upstream`, `upstream/poison`, `training`, `turns`, `allocator` |
@@ -35,6 +35,7 @@
 | yarl | `upstream/client`, `training/prefix` |
 | google | `codec/*` |
 | numpy | `codec`, `codec/*` |
+| psycopg | `sources/postgres` |
 | simdjson | `codec/*` |
 | time | `clock` |
 | uvicorn | `__main__`, `onewrite` |
