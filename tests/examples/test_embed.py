@@ -8,7 +8,14 @@ import pytest_asyncio
 
 from loadgen.sampling_pb2 import SampleResponse
 from tests.contract.sdk import Sdk, sdk_process
-from tests.support.processes import SERVERS, Served, under
+from tests.support.processes import (
+    SERVERS,
+    Served,
+    free_port,
+    process,
+    server_command,
+    under,
+)
 from tests.support.programs import configured, programs, stopped, websocket_echo
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
 from tests.support.wire import Remote
@@ -168,7 +175,16 @@ async def test_what_a_servers_own_flag_takes(
         assert (await remote.get(f"/tinker{API}/healthz")).status == whole
 
 
-# --- the end --------------------------------------------------------------------------------------
+# --- the start and the end ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("server", "status"), [("uvicorn", 3), ("hypercorn", 0), ("granian", 1)])
+async def test_a_failed_inner_start_ends_the_server(server: str, status: int) -> None:
+    """With the inner application's own message; only hypercorn calls that a success."""
+    command = server_command(server, free_port(), application="tests.support.failing:create_app")
+    with process(command, configured("http://127.0.0.1:9")) as started:
+        assert await asyncio.to_thread(started.wait, 20) == status, started.story()
+        assert "the inner one found no weights" in started.stdout + started.stderr
 
 
 async def test_the_host_stops_both(started: dict[str, Served]) -> None:
