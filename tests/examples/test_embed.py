@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from loadgen.sampling_pb2 import SampleResponse
 from tests.contract.sdk import Sdk, sdk_process
+from tests.examples.sampled import API, answering, tokens
 from tests.support.processes import (
     SERVERS,
     Served,
@@ -17,23 +17,10 @@ from tests.support.processes import (
     under,
 )
 from tests.support.programs import configured, programs, stopped, websocket_echo
-from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
+from tests.support.upstream import FakeUpstream
 from tests.support.wire import Remote
 
 pytestmark = [pytest.mark.servers, pytest.mark.asyncio(loop_scope="module")]
-
-API = "/api/v1"
-
-
-def answering(token: int) -> FakeUpstream:
-    """An upstream that is known by what it answers."""
-
-    async def script(request: Request) -> Raw:
-        return answer(200, completion([token], [-1.0], n=request.json()["n"]))
-
-    upstream = FakeUpstream()
-    upstream.script = script
-    return upstream
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -64,15 +51,6 @@ def sdk() -> Iterator[Sdk]:
     """One process of the real SDK for every server."""
     with sdk_process() as running:
         yield running
-
-
-async def tokens(remote: Remote, base_model: str = "stand-in") -> list[int]:
-    """Those of one sample, by the SDK's routes from the first to the last."""
-    await remote.handshake(base_model)
-    result = await remote.poll(await remote.submit())
-    assert result.status == 200, result.body
-    (sequence,) = SampleResponse.FromString(result.body).sequences
-    return memoryview(sequence.tokens).cast("i").tolist()
 
 
 # --- wrapped --------------------------------------------------------------------------------------
