@@ -16,12 +16,13 @@
 | 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy` |
 | 3 | `upstream/connection`, `upstream/request` |
+| 1 | `sources/*` |
 | 3 | `store/records`, `training/incoming`, `training/relay`, `upstream/listing`, `checkpoints` |
 | 2 | `lifespan`, `upstream/client`, `upstream/prompt`, `upstream/naming`, `operations` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 2 | `peer` |
-| 1 | `admission`, `protocol`, `replies`, `pauses`, `sources/*` |
+| 1 | `admission`, `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `codec`, `upstream`, `upstream/poison`, `training`, `turns`, `allocator` |
