@@ -28,6 +28,7 @@
 | 4 | `upstream/listing` |
 | 3 | `upstream/client` |
 | 2 | `route`, `lifespan`, `upstream/post`, `upstream/prompt`, `upstream/naming`, `operations` |
+| 1 | `sources/*` |
 | 2 | `training/headers`, `training/connection`, `training/prefix`, `upstream/origin` |
 | 1 | `asgi`, `codec/*`, `ids`, `store/states`, `upstream/verdict`, `state/*`, `upstream/exchange` |
 | 2 | `descriptors`, `peer`, `upstream/stops`, `refused`, `frontdoor`, `memory_watch` |
@@ -51,6 +52,7 @@
 | yarl | `upstream/client`, `training/prefix` |
 | google | `codec/*` |
 | numpy | `codec`, `codec/*` |
+| psycopg | `sources/postgres` |
 | simdjson | `codec/*` |
 | time | `clock` |
 | uvicorn | `serve`, `guarded` |

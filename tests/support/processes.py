@@ -267,17 +267,19 @@ def all_under(
         yield served
 
 
-def server_command(server: str, port: int, *extra: str) -> list[str]:
-    """What a user would type; the same applications by the same factory."""
+def server_command(
+    server: str, port: int, *extra: str, application: str = "asgi_gateway:create_app"
+) -> list[str]:
+    """What a user would type; `application` is a factory, as MODULE:FUNCTION."""
     where = ["--host", "127.0.0.1", "--port", str(port)]
     match server:
         case "uvicorn":
-            return _python("uvicorn", "--factory", "asgi_gateway:create_app", *where, *extra)
+            return _python("uvicorn", "--factory", application, *where, *extra)
         case "hypercorn":
             bind = f"127.0.0.1:{port}"
-            return _python("hypercorn", "asgi_gateway:create_app()", "--bind", bind, *extra)
+            return _python("hypercorn", f"{application}()", "--bind", bind, *extra)
         case "granian":
-            target = ["--interface", "asgi", "--factory", "asgi_gateway:create_app"]
+            target = ["--interface", "asgi", "--factory", application]
             return _python("granian", *target, *where, *extra)
     raise ValueError(f"no server called {server}")
 

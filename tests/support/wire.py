@@ -116,21 +116,25 @@ async def wire(port: int) -> AsyncIterator[Wire]:
 
 
 class Remote:
-    """A client of a gateway on a port that speaks the SDK's routes; one connection per request."""
+    """A client of a gateway on a port that speaks the SDK's routes; one connection per request.
 
-    def __init__(self, port: int) -> None:
+    prefix: what stands before every path, for a gateway that is mounted there.
+    """
+
+    def __init__(self, port: int, prefix: str = "") -> None:
         self.port = port
+        self.prefix = prefix
         self.session_id = ""
         self.sampling_session_id = ""
         self._seq_id = 0
 
     async def post(self, path: str, body: bytes | object) -> Response:
         async with wire(self.port) as connection:
-            return await connection.ask("POST", path, body, SDK_HEADERS)
+            return await connection.ask("POST", self.prefix + path, body, SDK_HEADERS)
 
     async def get(self, path: str) -> Response:
         async with wire(self.port) as connection:
-            return await connection.ask("GET", path, headers=SDK_HEADERS)
+            return await connection.ask("GET", self.prefix + path, headers=SDK_HEADERS)
 
     async def handshake(self, base_model: str = "stand-in") -> None:
         session = await self.post("/api/v1/create_session", {"tags": []})
@@ -167,7 +171,7 @@ class Remote:
         }
 
     def send_poll(self, connection: Wire, request_id: str) -> None:
-        connection.send("POST", "/api/v1/retrieve_future", *poll(request_id))
+        connection.send("POST", f"{self.prefix}/api/v1/retrieve_future", *poll(request_id))
 
     async def poll(self, request_id: str) -> Response:
         """One poll, over a connection of its own."""
