@@ -55,6 +55,15 @@ load: $(STAMP) ## SCENARIO=burst N=131072 TIME=1: stand-in, gateway, client; res
 	    $(BIN)/python -m asgi_gateway serve --port 0 --upstream {upstream}" \
 	  --json $(LOAD_FILE).json --html $(LOAD_FILE).html $(LOAD_ARGS)
 
+.PHONY: fuzz
+FUZZ_ARGS ?=
+# CASES is of the targets together; machines run with FUZZ_EFFORT times as many examples.
+fuzz: $(STAMP) ## CASES=1000000 FUZZ_ARGS="--processes 2 --json FILE": hostile input, long machines
+	FUZZ_EFFORT=10 $(BIN)/python -m pytest -q -o timeout=900 tests/store/test_memory_machine.py \
+	  tests/upstream/test_dispatch_machine.py tests/test_sessions_machine.py \
+	  tests/test_gateway_machine.py
+	@$(BIN)/python -m tests.fuzz $(if $(CASES),--cases $(CASES)) $(FUZZ_ARGS)
+
 bench: $(STAMP) ## every figure, its floor and its target (BENCH_ARGS="--quick --json FILE")
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
