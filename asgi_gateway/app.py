@@ -201,7 +201,7 @@ class Gateway:
                 allow = ((b"allow", method.encode()),)
                 reply = Reply(reply.status, reply.body, headers=allow)
         except Exception:
-            log.exception("bug while answering %s", scope["path"])
+            log.exception("bug while answering %.300r", scope["path"])
             self._metrics.bugs += 1
             reply = _INTERNAL_ERROR
         await send_reply(send, reply, close=self._sampling.delivery.stopping)
