@@ -31,7 +31,7 @@ class Embedded:
                 _scope(scope, method, path, len(data)), answering.receive, answering.send
             )
         except Exception:
-            log.exception("the inner application failed at %s %.300r", method, path)
+            log.exception("the inner application failed at %s %s", method, path)
             return Answer(500, {"content-type": "text/plain"}, b"Internal Server Error")
         return answering.answer()
 

@@ -63,6 +63,9 @@ class Wire(Target):
             body = rng.choice((b"", b"{}", b'{"choices":[]}', b"x" * 300))
             head["body"] = body.decode()
             data = _good(rng, body)
+            if rng.random() < 0.4:
+                head["more"] = True
+                data += rng.choice((b"x", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP", _good(rng, body)))
         else:
             data = b"".join(_answer(rng) for _ in range(rng.choice((1, 1, 1, 2))))
             if rng.random() < 0.5:
@@ -85,6 +88,8 @@ class Wire(Target):
             connection.data_received(data[start : start + size])
             if exchange.ends and told == len(exchange.story):
                 assert socket.closed, "bytes that nobody asked for, and it stays open"
+        if "more" in head:
+            assert socket.closed, "it would carry the next request, with bytes that belong to none"
         kind = "answered" if exchange.ends else "unanswered"
         if exchange.ends and not socket.closed:
             assert owner.reusable == [True]
