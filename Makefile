@@ -15,7 +15,7 @@ CASES ?=
 REASON ?=
 
 .PHONY: help setup run test flood load bench test-system instructions instructions-record
-.PHONY: faults soak
+.PHONY: faults soak fuzz
 .PHONY: sdk-matrix sdk-locks check format lint types
 .PHONY: wheel protos lock clean
 
@@ -67,6 +67,14 @@ SOAK_ARGS ?=
 soak: $(STAMP) ## two hours of load and churn, then memory's slope and what is left (TIME=0.25)
 	@mkdir -p build
 	@$(BIN)/python -m tests.soak --time $(TIME) --json build/soak.json $(SOAK_ARGS)
+
+FUZZ_ARGS ?=
+# CASES is of the targets together; machines run with FUZZ_EFFORT times as many examples.
+fuzz: $(STAMP) ## CASES=1000000 FUZZ_ARGS="--processes 2 --json FILE": hostile input, long machines
+	FUZZ_EFFORT=10 $(BIN)/python -m pytest -q -o timeout=900 tests/store/test_memory_machine.py \
+	  tests/upstream/test_dispatch_machine.py tests/test_sessions_machine.py \
+	  tests/test_gateway_machine.py
+	@$(BIN)/python -m tests.fuzz $(if $(CASES),--cases $(CASES)) $(FUZZ_ARGS)
 
 bench: $(STAMP) ## every figure, its floor and its target (BENCH_ARGS="--quick --json FILE")
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

@@ -88,7 +88,7 @@ class Answering:
                 allow = ((b"allow", method.encode()),)
                 reply = Reply(reply.status, reply.body, headers=allow)
         except Exception:
-            log.exception("bug while answering %s", scope["path"])
+            log.exception("bug while answering %.300r", scope["path"])
             self._metrics.bugs += 1
             reply = _INTERNAL_ERROR
         await send_reply(send, reply, close=self._delivery.stopping)

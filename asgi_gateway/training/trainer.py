@@ -7,6 +7,7 @@ must make itself, and remembers which weights belong to a sampler that the train
 
 import asyncio
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -33,6 +34,11 @@ RESULT_CAP_BYTES: Final = 64 << 10
 # Besides what belongs to one connection: the call has a body, host and framing of its own, and its
 # answer is read here, so the client's word for how it may be compressed does not go with it.
 _SAID_ANEW: Final = frozenset({b"host", b"content-length", b"accept-encoding", b"expect"})
+
+# A sampler's id goes into a header of its every sample, and where the trainer is asked for it into
+# a URL. `isalnum` would let the letters of all alphabets pass.
+_IN_HEADER: Final = re.compile(r"[!-~]{1,256}")
+_IN_URL: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -181,13 +187,15 @@ class Trainer:
 
     async def sampler(self, sampling_session_id: str, scope: Scope, caller: str) -> Minted | None:
         """What is known of a sampler, from its save or else from the trainer; None if nothing."""
+        if _IN_HEADER.fullmatch(sampling_session_id) is None:
+            return None
         minter, path = self._paths.get(sampling_session_id, (caller, None))
         if minter != caller:
             return None
         if path is not None:
             return Minted(path, None)
-        if not sampling_session_id.replace("-", "").replace("_", "").isalnum():
-            return None  # it would go into a URL
+        if _IN_URL.fullmatch(sampling_session_id) is None:
+            return None
         route = f"{API}/samplers/{sampling_session_id}"
         answer = await self._asked("GET", route, None, scope)
         value = _json(answer)

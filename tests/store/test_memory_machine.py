@@ -7,7 +7,6 @@ store's own numbers are compared with sums over the model after every step.
 import contextlib
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -17,6 +16,7 @@ from asgi_gateway.store.records import Failure, Lost, Record
 from asgi_gateway.store.states import LATE, SETTLED, TABLE, Event, State
 from tests.store.records import DELIVERED_S, UNDELIVERED_S, WORK_S, new_record, new_store
 from tests.support.clock import ManualClock
+from tests.support.effort import machine
 
 MAX_IN_FLIGHT, MAX_BYTES = 6, 600
 # Large enough that settled results are often what stands in the way.
@@ -369,4 +369,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestStoreMachine.settings = machine(runs=100, steps=60)
