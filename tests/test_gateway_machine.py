@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asgi_gateway import Gateway
 from asgi_gateway.codec.sampling_pb2 import SampleResponse
@@ -33,6 +33,8 @@ from tests.support.upstream import completion
 
 T = TypeVar("T")
 MAX_CONNECTIONS, MAX_IN_FLIGHT = 2, 6
+# What ends everything comes once in so many, or nothing would ever get far.
+SELDOM = st.integers(0, 5)
 CLONE = 1_000_000_000
 # What an upstream may do, and whether the sample is then over: as what.
 GONE, OPEN = "gone", "open"
@@ -170,7 +172,10 @@ class GatewayMachine(RuleBasedStateMachine):
     )
     def submit(self, data: Any, seq_id: int, clone: int, tokens: int) -> None:
         """New, a repeat, or another body under a number that was used."""
-        target, seq_id = data.draw(st.sampled_from(self.targets)), clone * CLONE + seq_id
+        target = data.draw(st.sampled_from(self.targets))
+        self._submit_one(target, clone * CLONE + seq_id, tokens)
+
+    def _submit_one(self, target: str, seq_id: int, tokens: int) -> None:
         same = [
             s for s in self.samples if (s.target, s.seq_id) == (target, seq_id) and s.state != GONE
         ]
@@ -212,6 +217,28 @@ class GatewayMachine(RuleBasedStateMachine):
         for poller in self.pollers.values():
             poller.told.discard(request_id)
         self._count_runs()
+
+    @initialize(seq_ids=st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True))
+    def begin(self, seq_ids: list[int]) -> None:
+        for seq_id in seq_ids:
+            self._submit_one(self.targets[0], seq_id, 1)
+
+    @rule(
+        data=st.data(),
+        seq_id=st.integers(4, 9),
+        outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=3),
+        lost=st.booleans(),
+    )
+    def as_clients_do(self, data: Any, seq_id: int, outcomes: list[str], lost: bool) -> None:
+        """Look, submit, let the upstream do what it does, look again."""
+        target = data.draw(st.sampled_from(self.targets))
+        self._batched(target, 0, [], lost=False)
+        self._submit_one(target, seq_id, 1)
+        for outcome in outcomes:
+            if self.upstream.under_way:
+                self._answer(self.upstream.under_way[0], outcome)
+        self._batched(target, 0, [], lost=lost)
+        self._batched(target, 0, [], lost=lost)
 
     @precondition(lambda self: self.samples)
     @rule(data=st.data(), old_sdk=st.booleans(), stays=st.booleans())
@@ -281,7 +308,10 @@ class GatewayMachine(RuleBasedStateMachine):
             if s.request_id in poller.told and s.state in ("result", "failed") and not s.loose
         ]
         done = data.draw(st.lists(st.sampled_from(mine), max_size=2)) if mine else []
-        acknowledged = done if acknowledges else []
+        self._batched(target, clone, done if acknowledges else [], lost=lost)
+
+    def _batched(self, target: str, clone: int, acknowledged: list[Sample], *, lost: bool) -> None:
+        poller = self.pollers.setdefault((target, clone), Poller())
         for sample in acknowledged:
             sample.state, sample.told = GONE, True
         ids = self.run(self._look(target, clone, poller, acknowledged, lost=lost))
@@ -345,9 +375,11 @@ class GatewayMachine(RuleBasedStateMachine):
         self._count_runs()
         self._parked_are_answered()
 
-    @rule()
-    def finish(self) -> None:
+    @rule(spared=SELDOM)
+    def finish(self, spared: int) -> None:
         """Its samples are over, whatever they were; a new client comes."""
+        if spared:
+            return
         self._parked_are_answered()
         path = f"sessions/{self.session_id}/finish"
         assert self.run(self._post(path, {})).status == 200
@@ -458,9 +490,11 @@ class GatewayMachine(RuleBasedStateMachine):
         self._count_runs()
         self._parked_are_answered()
 
-    @rule()
-    def much_time_passes(self) -> None:
+    @rule(spared=SELDOM)
+    def much_time_passes(self, spared: int) -> None:
         """All results expire, all work is overdue, and what was away is given back."""
+        if spared:
+            return
         for sample in self.samples:
             sample.loose = True
         for _ in range(3):
@@ -470,8 +504,10 @@ class GatewayMachine(RuleBasedStateMachine):
         for sample in self.samples:
             sample.again += 1000
 
-    @rule(killed=st.booleans())
-    def restart(self, killed: bool) -> None:
+    @rule(killed=st.booleans(), spared=SELDOM)
+    def restart(self, killed: bool, spared: int) -> None:
+        if spared:
+            return
         if killed:
             now = self.folder / str(self.boots)
             shutil.copytree(now, self.folder / str(self.boots + 1))
@@ -526,4 +562,4 @@ class GatewayMachine(RuleBasedStateMachine):
 
 
 TestGatewayMachine = GatewayMachine.TestCase
-TestGatewayMachine.settings = machine(runs=25, steps=40)
+TestGatewayMachine.settings = machine(runs=100, steps=60)
