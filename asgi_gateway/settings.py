@@ -43,7 +43,7 @@ class UpstreamSettings(_Section, frozen=True, kw_only=True):
     unavailable_grace_s: NotNegative = 300.0
     read_retries: Annotated[int, Meta(ge=0)] = 0
     poison_after: Annotated[int, Meta(ge=0)] = 3
-    breaker_failures: Count = 5
+    breaker_failures: Annotated[int, Meta(ge=0)] = 5
     breaker_probes: Count = 5
     health_interval_s: NotNegative = 5.0
     health_timeout_s: Positive = 5.0

@@ -57,7 +57,8 @@ class Breaker:
     def __init__(
         self, failures: int, probes: int, jitter: Callable[[float, float], float] = random.uniform
     ) -> None:
-        """failures: in a row, that open it. probes: samples at a time while it is half open."""
+        """failures: in a row, that open it; 0 keeps it closed, whatever happens. probes: samples at
+        a time while it is half open."""
         self._failures = failures
         self._jitter = jitter
         self._in_row = 0
@@ -115,6 +116,8 @@ class Breaker:
         """Count one failure; returns whether it is one too many."""
         outcomes = self.outcomes
         outcomes.second += 1
+        if not self._failures:
+            return False
         self._in_row = self._in_row + 1 if outcomes.first == self._good_before else 1
         self._good_before = outcomes.first
         good, bad = outcomes.recent(now)

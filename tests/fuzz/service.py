@@ -74,7 +74,7 @@ class Service:
         self.upstream, clock = InProcess(), ManualClock()
         gateway = new_gateway(self.upstream, clock, **self._flags)
         await gateway.open()
-        gateway.stop_holding()  # polls are answered at once
+        gateway._sampling.delivery.stop_holding()  # polls are answered at once
         self._driven = driven = Driven(gateway, clock)
         sampler = await driven.handshake()
         request = (await driven.submit(10**15)).json()["request_id"]

@@ -37,7 +37,9 @@ async def test_every_sample_settles_whatever_the_upstream_sends(
         return Raw(data, rng.choice(("close", "close", "reset")))
 
     upstream.script = script
-    async with driven(upstream.url, upstream__read_timeout_s=5) as gateway:
+    async with driven(
+        upstream.url, upstream__read_timeout_s=5, upstream__breaker_failures=0
+    ) as gateway:
         await gateway.handshake()
         ids = [(await gateway.submit(n)).json()["request_id"] for n in range(COUNT)]
         store = gateway.gateway._store

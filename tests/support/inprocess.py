@@ -76,6 +76,14 @@ class InProcess:
 
     def forget_addresses(self) -> None: ...
 
+    async def health(self, url: str) -> None: ...
+
+    def is_sent(self, exchange: Exchange) -> bool:
+        return isinstance(exchange.work, Sent)
+
+    def heard_within(self, url: str, seconds: float) -> bool:
+        return False
+
     async def models(self, url: str) -> list[ServedModel]:
         self.listings += 1
         return self.served
@@ -104,10 +112,14 @@ class InProcess:
 def new_gateway(
     upstream: InProcess, clock: ManualClock, inner: App | None = None, **flags: Any
 ) -> Gateway:
+    given = {
+        "upstream__transport": "aiohttp",
+        # What becomes of one sample must not depend on those before it.
+        "upstream__breaker_failures": 0,
+        **flags,
+    }
     with mock.patch("asgi_gateway.app.Client", return_value=upstream):
-        return Gateway(
-            settings(URL, **{"upstream__transport": "aiohttp", **flags}), inner, clock=clock
-        )
+        return Gateway(settings(URL, **given), inner, clock=clock)
 
 
 @contextlib.asynccontextmanager

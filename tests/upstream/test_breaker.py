@@ -135,3 +135,10 @@ def test_hurry_half_opens_it_at_the_next_tick() -> None:
     assert not made.tick(0.1)
     made.hurry()
     assert made.tick(0.1)
+
+
+def test_without_a_number_of_failures_it_stays_closed() -> None:
+    breaker = Breaker(0, 5)
+    for now in range(1000):
+        assert not breaker.failed(breaker.turn, now / 100)
+    assert breaker.has_room
