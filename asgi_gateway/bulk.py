@@ -33,7 +33,11 @@ class Bulk:
 
         finished: its client said so and will not ask; otherwise it may come back, and is told then.
         """
-        async for some in self._turns.slices(self._store.targets.records(sampling_session_id)):
+        records = self._store.targets.records(sampling_session_id)
+        # What waits goes first: it would be sent in the place of what is aborted.
+        queued = [record for record in records if record.state is State.QUEUED]
+        queued += [record for record in records if record.state is not State.QUEUED]
+        async for some in self._turns.slices(queued):
             for record in some:
                 if record.state is not State.GONE:
                     self._end(record, finished)
@@ -57,6 +61,13 @@ class Bulk:
         if dropped == WORK_PER_TURN:
             self._making_room = record
         return dropped
+
+    def make_room_for(self, nbytes: int) -> int:
+        """The same for a submit of so many bytes."""
+        budget = self._store.budget
+        if not budget.could_fit(nbytes):
+            return 0
+        return self._store.drop_until(lambda: not budget.lacks_bytes(nbytes), WORK_PER_TURN)
 
     def shed(self, nbytes: int, undelivered: bool) -> int:
         """Drop some results of about so many bytes, delivered ones first; returns how many.

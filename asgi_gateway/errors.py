@@ -119,12 +119,16 @@ class UpstreamError(GatewayError):
 class Unavailable(UpstreamError):
     """The upstream did not take the request: it runs nowhere, so it may be sent again.
 
-    `retry_after_s` is the upstream's own wish, where it gave one.
+    `retry_after_s` is the upstream's own wish, where it gave one. `ours`: this machine had no port,
+    descriptor or memory for the connection, which says nothing of the upstream.
     """
 
-    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, text: str, retry_after_s: float | None = None, *, ours: bool = False
+    ) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
+        self.ours = ours
 
 
 class StaleConnection(UpstreamError):

@@ -13,7 +13,7 @@ from asgi_gateway.caller import Caller
 from asgi_gateway.clock import Clock
 from asgi_gateway.codec.as_json import as_json
 from asgi_gateway.delivery import Delivery
-from asgi_gateway.errors import Gone, Overdue
+from asgi_gateway.errors import Gone, Overdue, Overloaded
 from asgi_gateway.ids import Ids
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.outcomes import Outcomes
@@ -23,6 +23,7 @@ from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
+from asgi_gateway.store.shortage import Shortage
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.checks import Ask, Checks
 from asgi_gateway.upstream.exchange import Transport
@@ -73,6 +74,9 @@ class Sampling:
         self._runs.add_to(metrics)
         self._dispatch = self._runs.dispatch
         self.bulk = Bulk(store, self._end)
+        # Of the last submit that found no room.
+        self._wanted_bytes = 0
+        self._no_room = Shortage()
 
     # --- accept ----------------------------------------------------------------------------------
 
@@ -95,7 +99,11 @@ class Sampling:
         if isinstance(earlier, Record):
             return earlier
         self._admission.check()
-        self._store.admit(len(request.body))
+        try:
+            self._store.admit(len(request.body))
+        except Overloaded:
+            self._turned_away(len(request.body))
+            raise
         name, now = caller.name, self._clock.now()
         if self._quota is not None:
             self._quota.check(caller, now)
@@ -116,6 +124,11 @@ class Sampling:
             self._quota.accepted(name)
         self._dispatch.enqueue(record)
         return record
+
+    def _turned_away(self, nbytes: int) -> None:
+        if self._store.budget.lacks_bytes(nbytes):
+            self._wanted_bytes = nbytes
+            self._no_room.seen(self._clock.now())
 
     # --- find ------------------------------------------------------------------------------------
 
@@ -179,6 +192,9 @@ class Sampling:
             self._runs.abort(record)
         blocked = self._dispatch.blocked(now, MAKE_ROOM_AFTER_S)
         self._metrics.evicted_for_room += self.bulk.make_room(blocked)
+        if self._wanted_bytes and self._no_room.lasts(now, MAKE_ROOM_AFTER_S):
+            wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0
+            self._metrics.evicted_for_room += self.bulk.make_room_for(wanted_bytes)
         self._checks.tick(now)
         self._runs.tick(now)
 
@@ -193,6 +209,7 @@ class Sampling:
         self.delivery.stop_holding()
         self._checks.close()
         self.bulk.close()
+        self._dispatch.stop()
         for record in self._store.unfinished():
             self._end(record, told=False)
         self._dispatch.close()

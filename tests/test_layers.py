@@ -40,6 +40,7 @@
 | 1 | `configuration`, `admission`, `procfs`, `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
+| 0 | `store/shortage` |
 | 0 | `codec`, `upstream`, `upstream/poison`, `upstream/window`, `training`, `turns`, `allocator` |
 
 `package/*` is a package as one unit: its modules may also import each other, without a circle.

@@ -6,7 +6,9 @@ import pytest
 
 from tests.support.asgi_client import turns
 from tests.support.gateway import Driven, driven
+from tests.support.held import Held
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
+from tests.support.waiting import until
 
 # One answer of 1,000 tokens is reserved with 8,000 bytes.
 RESERVED = {"max_tokens": 1000}
@@ -87,11 +89,6 @@ async def test_full_by_bytes_is_429_with_retry_after(upstream: FakeUpstream) -> 
         assert "store.max_bytes" in refused.json()["detail"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="only a sample in line makes room: full of fetched results, submits meet 429 until the"
-    " results' own clocks end (found by the row memory of make faults)",
-)
 async def test_fetched_results_make_room_for_submits_too(upstream: FakeUpstream) -> None:
     async def long(_: Request) -> Raw:
         return answer(200, completion([1] * 1000, [-1.0] * 1000))
@@ -108,3 +105,58 @@ async def test_fetched_results_make_room_for_submits_too(upstream: FakeUpstream)
             if (await gateway.submit(3)).status == 200:
                 return
         raise AssertionError("refused for 40 s, and all that is held was delivered")
+
+
+async def test_those_behind_the_head_of_the_line_do_not_wait_as_long_again(
+    upstream: FakeUpstream,
+) -> None:
+    async def long(_: Request) -> Raw:
+        return answer(200, completion([1] * 1000, [-1.0] * 1000))
+
+    hold = asyncio.Event()
+
+    async def held(_: Request) -> Raw:
+        await hold.wait()
+        return answer(200, completion([1, 2], [-1.0, -2.0]))
+
+    upstream.script = long
+    async with driven(upstream.url, store__max_bytes=58_000) as gateway:
+        await gateway.handshake()
+        for seq_id in range(6):
+            accepted = await gateway.submit(seq_id, sampling_params=RESERVED)
+            assert await settled(gateway, accepted.json()["request_id"]) == 200
+        upstream.script = held
+        ids = [
+            (await gateway.submit(n, sampling_params=RESERVED)).json()["request_id"]
+            for n in range(10, 14)
+        ]
+        await until(lambda: len(upstream.requests) == 7)  # one that runs alone always may
+        await gateway.advance(29)
+        assert len(upstream.requests) == 7
+        for _ in range(20):
+            await gateway.advance(0.1)
+        await until(lambda: len(upstream.requests) == 10)
+        hold.set()
+        assert [await settled(gateway, request_id) for request_id in ids] == [200] * 4
+
+
+@pytest.mark.usefixtures("each_transport")
+@pytest.mark.parametrize("how", ["finish", "close"])
+async def test_what_waits_is_not_sent_in_the_place_of_what_ends(
+    upstream: FakeUpstream, how: str
+) -> None:
+    """A sample of an ended session that is begun only to be given up is work for nobody."""
+    held = Held(upstream)
+    async with driven(upstream.url, upstream__max_connections=4) as gateway:
+        await gateway.handshake()
+        for seq_id in range(600):
+            assert (await gateway.submit(seq_id)).status == 200
+        await held.running(4)
+        if how == "finish":
+            path = f"/api/v1/sessions/{gateway.session_id}/finish"
+            assert (await gateway.client.post(path, {"reason": {"type": "success"}})).status == 200
+            await until(lambda: not len(gateway.gateway._store))
+        else:
+            await gateway.gateway.close()
+        assert gateway.gateway._sampling._dispatch.running == 0
+        assert len(upstream.requests) == 4

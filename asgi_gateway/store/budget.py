@@ -31,11 +31,15 @@ class Budget:
             )
         if in_flight >= self.max_in_flight:
             raise Overloaded(f"{in_flight} samples in flight, the limit (store.max_in_flight)")
-        if self.charged_bytes + nbytes > self.max_bytes:
+        if self.lacks_bytes(nbytes):
             raise Overloaded(
                 f"{self.charged_bytes} bytes held and {nbytes} more asked,"
                 f" the limit is {self.max_bytes} (store.max_bytes)"
             )
+
+    def lacks_bytes(self, nbytes: int) -> bool:
+        """Whether so many do not fit now."""
+        return self.charged_bytes + nbytes > self.max_bytes
 
     def could_fit(self, nbytes: int) -> bool:
         """Whether it would fit if everything settled were dropped."""

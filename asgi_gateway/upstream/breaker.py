@@ -2,8 +2,9 @@
 
 | state     | samples                   | it leaves                                              |
 |-----------|---------------------------|--------------------------------------------------------|
-| CLOSED    | all                       | OPEN after so many failures in a row, or at least half |
-|           |                           | of MIN_OUTCOMES or more within the window              |
+| CLOSED    | all                       | OPEN after so many failures in a row, and no fewer     |
+|           |                           | than a tenth of those in flight, or at least half of   |
+|           |                           | MIN_OUTCOMES or more within the window                 |
 | OPEN      | none                      | HALF_OPEN after its time                               |
 | HALF_OPEN | a few at a time, `probes` | CLOSED by a sign of life of one, OPEN by a failure,    |
 |           |                           | for twice as long                                      |
@@ -25,6 +26,8 @@ OPEN_CAP_S: Final = 15.0
 # A wish of an upstream beyond that is its samples' affair, not all others'.
 RETRY_AFTER_CAP_S: Final = 60.0
 MIN_OUTCOMES: Final = 20
+# Failures in a row must be so large a part of what is in flight: a tenth.
+IN_FLIGHT_PER_FAILURE: Final = 10
 # Failing so soon after it closed counts as not having recovered.
 CALM_S: Final = 10.0
 
@@ -96,11 +99,16 @@ class Breaker:
         self._calm_since = now
         self._begin_anew()
 
-    def failed(self, turn: int, now: float, retry_after_s: float | None = None) -> bool:
-        """A failure of the upstream; returns whether that opened it."""
+    def failed(
+        self, turn: int, now: float, retry_after_s: float | None = None, in_flight: int = 0
+    ) -> bool:
+        """A failure of the upstream; returns whether that opened it.
+
+        in_flight: samples that are there now.
+        """
         if turn != self.turn:
             return False
-        if self.state == CLOSED and not self._enough(now):
+        if self.state == CLOSED and not self._enough(now, in_flight):
             return False
         recovered = self.state == CLOSED and now - self._calm_since >= CALM_S
         self._open_s = OPEN_START_S if recovered else min(2 * self._open_s, OPEN_CAP_S)
@@ -112,7 +120,7 @@ class Breaker:
         self.opened += 1
         return True
 
-    def _enough(self, now: float) -> bool:
+    def _enough(self, now: float, in_flight: int) -> bool:
         """Count one failure; returns whether it is one too many."""
         outcomes = self.outcomes
         outcomes.second += 1
@@ -121,7 +129,9 @@ class Breaker:
         self._in_row = self._in_row + 1 if outcomes.first == self._good_before else 1
         self._good_before = outcomes.first
         good, bad = outcomes.recent(now)
-        return self._in_row >= self._failures or (
+        # A failure may come at once and a success after minutes, so that a few of many in flight
+        # stand in a row though most will succeed.
+        return self._in_row >= max(self._failures, in_flight // IN_FLIGHT_PER_FAILURE) or (
             good + bad >= MIN_OUTCOMES and 2 * bad >= good + bad
         )
 

@@ -12,6 +12,7 @@ from asgi_gateway.clock import Clock
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
+from asgi_gateway.store.shortage import Shortage
 from asgi_gateway.store.states import QUEUED
 from asgi_gateway.turns import PerTurn
 from asgi_gateway.upstream.exchange import Exchange, Transport
@@ -74,7 +75,7 @@ class Dispatch:
         self._turn = PerTurn(STARTS_PER_TURN, self.pump)
         # The head of the line that waits for bytes and not for a connection, and since when.
         self._blocked: Record | None = None
-        self._blocked_since = 0.0
+        self._shortage = Shortage()
         # Repeats that had to wait for their budget, and how many of those that are ready are such.
         self.delayed = 0
         self._held = 0
@@ -151,7 +152,8 @@ class Dispatch:
                 continue
             if not self._store.has_room(record):
                 if self._blocked is not record:
-                    self._blocked, self._blocked_since = record, self._clock.now()
+                    self._blocked = record
+                    self._shortage.begins(self._clock.now())
                 return
             self._blocked = None
             if not self._turn.take():
@@ -188,10 +190,12 @@ class Dispatch:
         One that was cancelled or evicted meanwhile needs no room; the next begins its own wait.
         """
         record = self._blocked
-        if record is None or now - self._blocked_since < for_s:
-            return None
-        self._blocked = None
-        return record if record.state is QUEUED else None
+        if record is not None and record.state is not QUEUED:
+            self._blocked = None
+        elif record is not None and self._shortage.lasts(now, for_s):
+            self._blocked = None
+            return record
+        return None
 
     def ended(self, record: Record, exchange: Exchange) -> None:
         """An exchange is over: its connection is free for the next in line."""
@@ -216,9 +220,13 @@ class Dispatch:
         self.pump()
         return True
 
+    def stop(self) -> None:
+        """Start nothing more."""
+        self._closed = True
+
     def close(self) -> None:
         """Start nothing more, abort what runs."""
-        self._closed = True
+        self.stop()
         for exchange in self._running.values():
             self._transport.abort(exchange)
         self._running.clear()

@@ -1,12 +1,23 @@
 """One POST to an upstream, as both transports and those who wait for its outcome see it."""
 
 import abc
+import errno
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from asgi_gateway.upstream.large import Permit
+
+# What a connect fails with where this machine has no more of something.
+_OURS: Final = frozenset(
+    {errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether a connect failed for want of something of ours: ports, descriptors, memory."""
+    return isinstance(error, OSError) and error.errno in _OURS
 
 
 class Answer(msgspec.Struct, frozen=True):

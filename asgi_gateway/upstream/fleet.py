@@ -107,11 +107,13 @@ class Fleet:
     def failed(self, upstream: Upstream, turn: int, error: UpstreamError, now: float) -> bool:
         """What came instead of a result; returns whether it was a failure of the upstream as it is
         now."""
+        if isinstance(error, Unavailable) and error.ours:
+            return False
         if not _counts(error):
             self.answered(upstream, turn, now)
             return False
         current = turn == upstream.breaker.turn
-        if upstream.breaker.failed(turn, now, error.retry_after_s):
+        if upstream.breaker.failed(turn, now, error.retry_after_s, upstream.in_flight):
             log.warning("%s is not given samples for a while: %s", upstream.name, error)
             upstream.probing.clear()
             self._look()

@@ -15,7 +15,7 @@ from asgi_gateway.errors import Interrupted, Unavailable
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.addresses import Addresses
 from asgi_gateway.upstream.connection import Connection
-from asgi_gateway.upstream.exchange import Exchange
+from asgi_gateway.upstream.exchange import Exchange, is_ours
 from asgi_gateway.upstream.large import LargeBodies
 from asgi_gateway.upstream.origin import Origin
 
@@ -178,7 +178,8 @@ class Pool:
         except (OSError, UnicodeError) as error:
             exchange.work = None
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
-            exchange.failed(Unavailable(f"cannot connect to the upstream {origin}: {reason}"))
+            text = f"cannot connect to the upstream {origin}: {reason}"
+            exchange.failed(Unavailable(text, ours=is_ours(error)))
         else:
             self._start(connection, exchange, head, body)
 

@@ -9,6 +9,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable, UpstreamError
 from asgi_gateway.upstream.addresses import Addresses
+from asgi_gateway.upstream.exchange import is_ours
 
 # A reused connection that dies this soon after our write was closed by the upstream while idle.
 STALE_WITHIN_S: Final = 1.0
@@ -97,7 +98,8 @@ def _post_of(trace_request_ctx: Post | None = None) -> Post:
 
 def translated(error: BaseException, post: Post) -> UpstreamError:
     if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
-        return Unavailable(f"cannot connect to the upstream: {named(error)}")
+        text = f"cannot connect to the upstream: {named(error)}"
+        return Unavailable(text, ours=is_ours(error))
     if post.written_at is None:
         return Unavailable(f"the upstream did not take the request: {named(error)}")
     elapsed_s = asyncio.get_running_loop().time() - post.written_at

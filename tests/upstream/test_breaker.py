@@ -142,3 +142,11 @@ def test_without_a_number_of_failures_it_stays_closed() -> None:
     for now in range(1000):
         assert not breaker.failed(breaker.turn, now / 100)
     assert breaker.has_room
+
+
+def test_a_few_in_a_row_of_many_in_flight_do_not_open_it_and_a_tenth_do() -> None:
+    """Failures that come at once stand in a row while the others are still generating."""
+    made = breaker()
+    for failures in range(1, 18):
+        assert not made.failed(0, 1.0, in_flight=200 - failures), failures
+    assert made.failed(0, 1.0, in_flight=180)

@@ -202,3 +202,17 @@ def test_hung_is_only_what_fails_its_checks_and_was_silent_with_samples() -> Non
     kept.fleet.answered(upstream, 0, 1119.0)
     kept.tick(1119.0)
     assert list(kept.fleet.silent(1238.0, 120.0)) == []
+
+
+def test_what_this_machine_lacks_says_nothing_of_an_upstream() -> None:
+    """Neither against it nor, while it is away, that it is back."""
+    kept = Kept("http://h1", "http://h2")
+    ours = Unavailable("no port is left", ours=True)
+    kept.fail(0, 100, ours)
+    assert [upstream.name for upstream in kept.fleet.available] == ["h1:80", "h2:80"]
+    kept.fail(1, 5, Unavailable("refused"))
+    kept.tick(2.0)
+    upstream = kept.fleet.upstreams[1]
+    assert upstream.breaker.state == HALF_OPEN
+    kept.fail(1, 1, ours, now=2.0)
+    assert upstream.breaker.state == HALF_OPEN
