@@ -159,4 +159,5 @@ async def test_what_waits_is_not_sent_in_the_place_of_what_ends(
         else:
             await gateway.gateway.close()
         assert gateway.gateway._sampling._dispatch.running == 0
+        assert gateway.gateway._metrics.upstream["aborted"] == 4
         assert len(upstream.requests) == 4
