@@ -7,8 +7,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Final
 
-import msgspec
-
+from asgi_gateway.admin.messages import Drain, DrainUpstream
 from asgi_gateway.admin.overview import Overviews
 from asgi_gateway.asgi import EMPTY, Call, Reply, header
 from asgi_gateway.errors import Malformed
@@ -20,17 +19,6 @@ HTML: Final = b"text/html; charset=utf-8"
 CONFIRMED: Final = (b"x-admin-action", b"confirmed")
 
 
-class Drain(msgspec.Struct):
-    """`POST /admin/drain`: no fields; the drain ends with the process."""
-
-
-class DrainUpstream(msgspec.Struct):
-    """`POST /admin/upstream`: `upstream` is a name that `/admin/state` lists."""
-
-    upstream: str
-    draining: bool
-
-
 class AdminHandlers:
     def __init__(
         self,
@@ -38,7 +26,8 @@ class AdminHandlers:
         drain: Callable[[], None],
         drain_upstream: Callable[[str, bool], None],
     ) -> None:
-        """drain_upstream: raises Malformed for a name that is none."""
+        """drain: Unsupported where the process is not ours. drain_upstream: NotFound for a name
+        that is none."""
         self._overviews = overviews
         self._drain = drain
         self._drain_upstream = drain_upstream

@@ -6,94 +6,36 @@ slices with turns of the loop between, and for all who look within a second once
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
 
-from asgi_gateway.admin.recent import Failed, Recent
+from asgi_gateway.admin.messages import Holder, NotDone, Overview, Setting, Timing, UpstreamShown
+from asgi_gateway.admin.recent import Recent
 from asgi_gateway.admission import Admission
 from asgi_gateway.clock import Clock
+from asgi_gateway.configuration import leaves, shown
+from asgi_gateway.drain import Drain, Stage
 from asgi_gateway.metrics import BUCKETS_S, Metrics
+from asgi_gateway.pauses import LoopLag
 from asgi_gateway.sessions import Sessions
-from asgi_gateway.settings import SECRETS, Settings, leaves
+from asgi_gateway.settings import Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import FAILED, QUEUED, RUNNING, SUCCEEDED, State
+from asgi_gateway.upstream.fleet import Fleet
+from asgi_gateway.upstream.standing import UpstreamState
 
 HOLDERS: Final = 20
 RECORDS_PER_SLICE: Final = 8192
 FRESH_S: Final = 1.0
-
-
-class UpstreamState(msgspec.Struct, frozen=True):
-    """One upstream under its configured name, which holds no credentials."""
-
-    name: str
-    state: str
-    in_flight: int
-    draining: bool
-
-
-class Holder(msgspec.Struct):
-    """A sampling session by what is held for it. `bytes`: prompts, reserved answers, results."""
-
-    sampling_session_id: str
-    caller: str
-    model: str
-    alive_s: float
-    queued: int = 0
-    running: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    bytes: int = 0
-
-
-class Timing(msgspec.Struct, frozen=True):
-    """A histogram: counts of each bucket alone, the one beyond the last bound included."""
-
-    counts: list[int]
-    seconds: float
-
-
-class Setting(msgspec.Struct, frozen=True):
-    path: str
-    value: str
-    is_default: bool
-
-
-class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters are since the start; who wants a rate takes differences. Times are seconds."""
-
-    version: str
-    time: float
-    up_s: float
-    ready: bool
-    reasons: list[str]
-    draining: bool
-    samples: dict[str, int]
-    outcomes: dict[str, int]
-    refusals: dict[str, int]
-    retries: dict[str, int]
-    polls: int
-    sessions: int
-    bytes_charged: int
-    bytes_limit: int
-    results_bytes: int
-    loop_lag_s: float
-    loop_lag_max_s: float
-    bounds_s: list[float]
-    timings: dict[str, Timing]
-    upstreams: list[UpstreamState]
-    holders: list[Holder]
-    recent: list[Failed]
-    settings: list[Setting]
+VERSION: Final = version("asgi-gateway")
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Where the numbers are."""
 
-    version: str
     settings: Settings
     clock: Clock
     store: MemoryStore
@@ -101,9 +43,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     admission: Admission
     recent: Recent
-    lag: Callable[[], tuple[float, float]]
-    upstreams: Callable[[], Iterable[UpstreamState]]
-    draining: Callable[[], bool]
+    lag: LoopLag
+    fleet: Fleet
+    drain: Drain
 
 
 class Overviews:
@@ -138,15 +80,16 @@ class Overviews:
     def _overview(self, holders: list[Holder]) -> Overview:
         p = self._parts
         store, metrics = p.store, p.metrics
-        lag_s, lag_max_s = p.lag()
         reasons = p.admission.reasons
+        # When the monotonic clock was 0, in Unix time.
+        started_at = p.clock.wall_time() - p.clock.now()
         return Overview(
-            version=p.version,
+            version=VERSION,
             time=p.clock.wall_time(),
             up_s=p.clock.now() - self._began_at,
             ready=not reasons,
             reasons=reasons,
-            draining=p.draining(),
+            draining=p.drain.stage is not Stage.SERVING,
             samples={
                 "queued": store.counts[QUEUED],
                 "running": store.counts[RUNNING],
@@ -161,16 +104,19 @@ class Overviews:
             bytes_charged=store.charged_bytes,
             bytes_limit=store.budget.max_bytes,
             results_bytes=store.results_bytes,
-            loop_lag_s=lag_s,
-            loop_lag_max_s=lag_max_s,
+            loop_lag_s=p.lag.last_s,
+            loop_lag_max_s=p.lag.max_s,
             bounds_s=list(BUCKETS_S),
             timings={
                 name: Timing(histogram.buckets, histogram.seconds)
                 for name, histogram in metrics.timings()
             },
-            upstreams=list(p.upstreams()),
+            upstreams=[_upstream(state) for state in p.fleet.states],
             holders=holders,
-            recent=list(p.recent),
+            recent=[
+                NotDone(started_at + f.at, f.request_id, f.outcome, f.category, f.error)
+                for f in p.recent
+            ],
             settings=self._settings,
         )
 
@@ -194,6 +140,18 @@ class Overviews:
         return holders
 
 
+def _upstream(state: UpstreamState) -> UpstreamShown:
+    if state.draining:
+        shown_state = "draining"
+    elif not state.up:
+        shown_state = "down"
+    elif state.breaker == "closed":
+        shown_state = "up"
+    else:
+        shown_state = f"breaker {state.breaker}"
+    return UpstreamShown(state.name, shown_state, state.in_flight, state.draining)
+
+
 def _count(holder: Holder, records: list[Record]) -> None:
     counts = [0] * len(State)
     for record in records:
@@ -207,13 +165,12 @@ def _count(holder: Holder, records: list[Record]) -> None:
 
 def _settings(settings: Settings) -> list[Setting]:
     """The effective settings in the order of the schema; secrets and credentials hidden."""
-    shown = []
+    listed = []
     defaults = Settings()
     for path, _ in leaves(Settings):
         value, default = _at(settings, path), _at(defaults, path)
-        text = "(hidden)" if path in SECRETS and value is not None else repr(value)
-        shown.append(Setting(path, text, value == default))
-    return shown
+        listed.append(Setting(path, shown(path, value), value == default))
+    return listed
 
 
 def _at(settings: Settings, path: str) -> Any:

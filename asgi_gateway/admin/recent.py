@@ -12,9 +12,9 @@ KEPT: Final = 50
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """time: wall clock, seconds. error: the gateway's own words; it never quotes a prompt."""
+    """at: seconds of the monotonic clock. error: our own words, which never quote a prompt."""
 
-    time: float
+    at: float
     request_id: str
     outcome: str
     category: Category | None
