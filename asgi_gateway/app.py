@@ -10,13 +10,15 @@ from typing import Any, Final
 from asgi_gateway import gauges
 from asgi_gateway.access.door import Door
 from asgi_gateway.access.keys import is_configured
+from asgi_gateway.admin.handlers import AdminHandlers
+from asgi_gateway.admin.overview import Overviews, Parts
 from asgi_gateway.admission import Admission
 from asgi_gateway.allocator import Allocator, malloc_trim
 from asgi_gateway.answering import Answering
 from asgi_gateway.asgi import App, Receive, Scope, Send, error_reply, path_below_root, send_reply
 from asgi_gateway.clock import Clock, SystemClock
 from asgi_gateway.drain import Drain, Left
-from asgi_gateway.errors import NotFound, Unready
+from asgi_gateway.errors import NotFound, Unready, Unsupported
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
@@ -137,10 +139,25 @@ class Gateway:
         }
         rest: dict[str, Any] = {name: parts[name] for name in ("sessions", "catalog")}
         adopted = TrainerHandshake(self._trainer, **shared) if self._trainer else None
+        overviews = Overviews(
+            Parts(
+                settings=settings,
+                clock=self._clock,
+                store=self._store,
+                sessions=self._sessions,
+                metrics=self._metrics,
+                admission=self._admission,
+                recent=self._sampling.recent,
+                lag=self._lag,
+                fleet=self.fleet,
+                drain=self._drain,
+            )
+        )
         self._table = Table(
             SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
             adopted or HandshakeHandlers(**shared),
             settings.limits,
+            AdminHandlers(overviews, self.stop_process, self.drain_upstream),
             rest=None if self._behind is not None else RestHandlers(**rest),
             save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
@@ -266,6 +283,10 @@ class Gateway:
     def drain_upstream(self, url: str, draining: bool = True) -> None:
         """Give it no new samples, or some again; NotFound where it is not configured."""
         self.fleet.drain(url, draining)
+
+    def stop_process(self) -> None:
+        """Drain and end the process. Raises Unsupported: it is not the gateway's."""
+        raise Unsupported("this gateway is a part of another application, whose host drains it")
 
     def tick(self) -> None:
         """Everything that time alone does. Called ten times a second."""

@@ -69,6 +69,11 @@ class Metrics:
         """One sample has left a stage after so long."""
         self._by_stage[name].observe(seconds)
 
+    def timings(self) -> Iterable[tuple[str, Histogram]]:
+        """The histograms of samples, by what they time."""
+        yield from self._by_stage.items()
+        yield "accept to settlement", self.sample_duration
+
     def gauge(
         self, name: str, text: str, read: Callable[[], float], *, prefix: str = PREFIX
     ) -> None:

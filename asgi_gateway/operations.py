@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from asgi_gateway import protocol, replies
+from asgi_gateway.admin.messages import Drain, DrainUpstream, Overview
 from asgi_gateway.errors import (
     Forbidden,
     GatewayError,
@@ -65,6 +66,7 @@ ERRORS: Final[dict[type[GatewayError], str]] = {
     Unready: "Draining, or no upstream answers yet; repeat after a pause.",
 }
 
+_CONFIRMED: Final = (("X-Admin-Action", "`confirmed`; no other page can send it."),)
 _TRY_AGAIN: Final = Answer(408, "Not finished at the end of the hold.", replies.TryAgain)
 _UNREADY: Final = Answer(503, "New samples should not come here now.", replies.Readiness)
 
@@ -180,6 +182,22 @@ OPERATIONS: Final[dict[str, Operation]] = {
         "The models served", None, (protocol.Capabilities,), (Unready,)
     ),
     f"GET {API}/healthz": Operation("Health as the SDK asks for it", None, (replies.Healthy,)),
+    "GET /admin": Operation("The status page", None, ("text/html",)),
+    "GET /admin/state": Operation("What the status page shows", None, (Overview,)),
+    "POST /admin/drain": Operation(
+        "Stop: refuse new samples, finish and deliver the others",
+        Drain,
+        (replies.Empty,),
+        (Unsupported,),
+        headers=_CONFIRMED,
+    ),
+    "POST /admin/upstream": Operation(
+        "Send no new samples to an upstream, or some again",
+        DrainUpstream,
+        (replies.Empty,),
+        (NotFound,),
+        headers=_CONFIRMED,
+    ),
     "GET /livez": Operation("Whether the process serves", None, (replies.Healthy,)),
     "GET /readyz": Operation(
         "Whether samples should come here", None, (replies.Readiness,), (), (_UNREADY,)

@@ -3,8 +3,9 @@
 from typing import Final
 
 from asgi_gateway.access.quota import Quota
+from asgi_gateway.admin.recent import Failed, Recent
 from asgi_gateway.metrics import Metrics
-from asgi_gateway.samplelog import SampleLog
+from asgi_gateway.samplelog import SampleLog, own_words
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import CANCELLED, FAILED, GONE, SUCCEEDED
 
@@ -25,6 +26,7 @@ class Outcomes:
         self._metrics = metrics
         self._samplelog = samplelog
         self._quota = quota
+        self.recent = Recent()
 
     def settled(self, record: Record, now: float) -> None:
         """Count one sample: the time in line of each, the upstream's of those that were sent.
@@ -39,7 +41,21 @@ class Outcomes:
         self._metrics.stage("queued", queued_s)
         if record.attempts:
             self._metrics.stage("upstream", upstream_s)
+        if record.state is not SUCCEEDED:
+            self._remember(record, outcome, now)
         if self._quota is not None:
             self._quota.settled(record.caller)
         if self._samplelog is not None:
             self._samplelog.settled(record, outcome, queued_s, upstream_s)
+
+    def _remember(self, record: Record, outcome: str, now: float) -> None:
+        failure = record.failure
+        self.recent.add(
+            Failed(
+                now,
+                record.request_id,
+                outcome,
+                failure.category if failure is not None else None,
+                own_words(failure.text) if failure is not None else "",
+            )
+        )

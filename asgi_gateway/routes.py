@@ -6,6 +6,7 @@ Misses are not-found and wrong method.
 from collections.abc import Iterator
 from typing import Final
 
+from asgi_gateway.admin.handlers import AdminHandlers
 from asgi_gateway.asgi import Call, Reply, json_reply
 from asgi_gateway.caller import Access
 from asgi_gateway.handlers import SamplingHandlers
@@ -31,6 +32,7 @@ class Table:
         s: SamplingHandlers,
         h: HandshakeHandlers,
         limits: LimitSettings,
+        admin: AdminHandlers,
         rest: RestHandlers | None = None,
         save_weights: Handler | None = None,
     ) -> None:
@@ -52,6 +54,14 @@ class Table:
         )
         for path, probe, access in probes:
             self._add(path, Route("GET", probe, small, access))
+        for path, method, handler, access in (
+            # The page holds no numbers; what it shows it asks for with a key.
+            ("/admin", "GET", admin.page, "none"),
+            ("/admin/state", "GET", admin.state, "admin"),
+            ("/admin/drain", "POST", admin.drain, "admin"),
+            ("/admin/upstream", "POST", admin.upstream, "admin"),
+        ):
+            self._add(path, Route(method, handler, small, access))
         for path, method, handler, cap in (
             ("asample", "POST", s.asample, limits.asample_body_bytes),
             ("retrieve_future", "POST", s.retrieve_future, small),

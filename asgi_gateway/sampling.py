@@ -59,6 +59,8 @@ class Sampling:
         self._admission = admission
         self._quota = quota
         self.delivery = Delivery(store, clock, settings.poll)
+        outcomes = Outcomes(metrics, samplelog, quota)
+        self.recent = outcomes.recent
         self._runs = Runs(
             settings=settings,
             clock=clock,
@@ -66,7 +68,7 @@ class Sampling:
             transport=transport,
             delivery=self.delivery,
             metrics=metrics,
-            outcomes=Outcomes(metrics, samplelog, quota),
+            outcomes=outcomes,
             admission=admission,
         )
         self.fleet = self._runs.fleet

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from asgi_gateway import protocol, replies
+from asgi_gateway.admin import messages
 from asgi_gateway.upstream.naming import PATTERN
 from asgi_gateway.upstream.prompt import MAX_PROMPTS, MAX_TOKEN_ID
 from asgi_gateway.upstream.request import (
@@ -37,7 +38,7 @@ def components() -> dict[str, Schema]:
     """Every message by the name of its struct, and what is written by hand beside them."""
     structs = [
         kind
-        for module in (protocol, replies)
+        for module in (protocol, replies, messages)
         for name, kind in vars(module).items()
         if isinstance(kind, type)
         and issubclass(kind, msgspec.Struct)

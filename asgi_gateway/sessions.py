@@ -229,6 +229,10 @@ class Sessions:
             raise NotFound("the session of this sampling_session_id was finished")
         return sampling
 
+    def look_at(self, sampling_session_id: str) -> SamplingSession | None:
+        """A sampling session, whoever's; looking is no sign of its life."""
+        return self._sampling.get(sampling_session_id)
+
     def upstream_name(self, sampling_session_id: str) -> str | None:
         """What the upstream calls the weights of a sampling session that is known."""
         sampling = self._sampling.get(sampling_session_id)

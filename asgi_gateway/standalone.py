@@ -5,12 +5,15 @@ say that the process has no descriptors left.
 """
 
 import asyncio
+import os
+import signal
 from typing import Final
 
 from asgi_gateway.app import Gateway
 from asgi_gateway.asgi import App
 from asgi_gateway.clock import Clock
 from asgi_gateway.descriptors import Descriptors
+from asgi_gateway.drain import Stage
 from asgi_gateway.settings import Settings
 from asgi_gateway.signals import Chain
 from asgi_gateway.watchdog import Watchdog
@@ -49,6 +52,11 @@ class Standalone(Gateway):
             self._chain.restore()
         self._watchdog.close()
         await super().close()
+
+    def stop_process(self) -> None:
+        """As a SIGTERM does; a second call changes nothing, unlike a second signal."""
+        if self._drain.stage is Stage.SERVING:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def tick(self) -> None:
         self._watchdog.came()

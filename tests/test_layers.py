@@ -6,6 +6,10 @@
 | 14 | `__main__` |
 | 12 | `standalone` |
 | 11 | `app` |
+| 9 | `admin/handlers` |
+| 8 | `admin/overview` |
+| 1 | `admin/recent`, `admin/messages` |
+| 0 | `admin` |
 | 10 | `gauges`, `routes`, `training/handshake` |
 | 9 | `answering`, `handlers`, `handshake`, `keeper`, `rest` |
 | 8 | `sampling` |

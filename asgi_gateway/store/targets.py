@@ -109,6 +109,10 @@ class Targets:
     def lost(self) -> int:
         return len(self._lost)
 
+    def sizes(self) -> Iterable[tuple[str, int]]:
+        """Sampling sessions and how many samples are held for each."""
+        return ((name, len(target.by_seq)) for name, target in self._targets.items())
+
     @property
     def parked(self) -> int:
         """Batched polls held now."""

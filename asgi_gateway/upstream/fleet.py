@@ -176,11 +176,13 @@ class Fleet:
     def drain(self, url: str, draining: bool) -> None:
         """Give an upstream no new samples, or give it some again; what is there finishes.
 
+        url: or the name that metrics and `states` have.
+
         Raises:
             NotFound: no upstream is configured with this URL.
         """
         for upstream in self.upstreams:
-            if upstream.url.rstrip("/") == url.rstrip("/"):
+            if url in (upstream.name, upstream.url) or upstream.url.rstrip("/") == url.rstrip("/"):
                 upstream.draining = draining
                 self._look()
                 return

@@ -22,7 +22,7 @@ from tests.support.upstream import FakeUpstream
 from tests.support.waiting import until
 
 EVERY = {"alice": {}, "probe": {"scopes": ["metrics"]}, "root": {"scopes": ["admin"]}}
-OPEN = {"GET /livez", "GET /readyz", f"GET {API}/healthz"}
+OPEN = {"GET /admin", "GET /livez", "GET /readyz", f"GET {API}/healthz"}
 RIGHT = secret_of("alice")
 
 

@@ -29,6 +29,33 @@ FLAGS: Final = (
 START_S: Final = 60.0
 ANSWER_S: Final = 60.0
 
+CONTRASTS: Final = """
+(() => {
+  const curve = value => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const part = value => curve(value / 255);
+  const light = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  const numbers = text => text.match(/[\\d.]+/g).map(Number);
+  const back = element => {
+    for (; element; element = element.parentElement) {
+      const found = numbers(getComputedStyle(element).backgroundColor);
+      if (found.length < 4 || found[3] === 1) return found;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    const code = ["SCRIPT", "STYLE"].includes(element.tagName);
+    if (!own || code || !element.checkVisibility()) continue;
+    const [a, b] = [light(numbers(getComputedStyle(element).color)), light(back(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    found.push([Math.round(ratio * 100) / 100, element.tagName, element.textContent.slice(0, 30)]);
+  }
+  return found.sort((a, b) => a[0] - b[0]);
+})()
+"""
+"""Contrast of every element with text of its own, the worst first."""
+
 
 class Tab:
     """One tab. `events` are all that came, oldest first."""
@@ -106,6 +133,28 @@ class Tab:
     async def picture(self) -> bytes:
         answer = await self.send("Page.captureScreenshot", format="png")
         return base64.b64decode(answer["data"])
+
+
+async def media(tab: Tab, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    await tab.send("Emulation.setEmulatedMedia", features=features)
+    await tab.settle()
+
+
+async def size(tab: Tab, width: int, height: int) -> None:
+    metrics: dict[str, Any] = {"width": width, "height": height, "deviceScaleFactor": 1}
+    await tab.send("Emulation.setDeviceMetricsOverride", mobile=width < 600, **metrics)
+    await tab.settle()
+
+
+def complaints(tab: Tab) -> list[dict[str, Any]]:
+    """What went to the console, was thrown, or was blocked."""
+    return tab.named("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+
+
+def requested(tab: Tab) -> list[str]:
+    urls = [event["request"]["url"] for event in tab.named("Network.requestWillBeSent")]
+    return [url for url in urls if not url.startswith("data:")]
 
 
 def installed() -> str | None:
