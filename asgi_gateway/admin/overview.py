@@ -1,7 +1,7 @@
 """What `/admin/state` answers: the gateway now, as numbers and names; nothing secret.
 
-Counting all records of the largest sampling sessions takes 15 ms at 131,072, so it is done in
-slices with turns of the loop between, and for all who look within a second once.
+Counting all records of the largest sampling sessions takes 55 ms at 131,072, so it is done in
+slices of 4 ms with turns of the loop between, and for all who look within a second once.
 """
 
 import asyncio
