@@ -1,6 +1,7 @@
 """What one request or one tick asks of any number of samples, a turn's work at a time."""
 
 import asyncio
+import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -34,10 +35,9 @@ class Bulk:
         finished: its client said so and will not ask; otherwise it may come back, and is told then.
         """
         records = self._store.targets.records(sampling_session_id)
-        # What waits goes first: it would be sent in the place of what is aborted.
-        queued = [record for record in records if record.state is State.QUEUED]
-        queued += [record for record in records if record.state is not State.QUEUED]
-        async for some in self._turns.slices(queued):
+        # What waits goes first: it would be sent in the place of what is aborted. Results go last.
+        records.sort(key=operator.attrgetter("state"))
+        async for some in self._turns.slices(records):
             for record in some:
                 if record.state is not State.GONE:
                     self._end(record, finished)

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("each_transport")
         ('{"object":"text_completion"}', False),
         ("", False),
     ],
+    ids=["another", "another, spaced", "ours", "vLLM's own", "none", "nothing"],
 )
 def test_an_answer_names_its_request(body: str, expected: bool) -> None:
     assert names_other_request(body.encode(), OURS) is expected
