@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 PORT ?= 8000
 UPSTREAM ?=
 PYTEST_ARGS ?=
+# The tests mostly wait, for servers and clients of their own: three at a time, a file by one of them.
+PARALLEL ?= -n 3 --dist loadfile
 N ?= 131072
 FLOOD_ARGS ?=
 BENCH_ARGS ?=
@@ -35,7 +37,7 @@ run: $(STAMP) ## stand-in vLLM and gateway (UPSTREAM=http://host:8001 PORT=8000 
 	@$(BIN)/python examples/run_local.py --port $(PORT) $(if $(UPSTREAM),--upstream $(UPSTREAM))
 
 test: $(STAMP) ## the whole test suite
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 flood: $(STAMP) ## N samples in flight at once under batched polls, twice (N=131072)
 	@$(BIN)/python -m tests.support.flood --samples $(N) $(FLOOD_ARGS)
