@@ -304,12 +304,12 @@ def test_descriptors_suffice_for_a_poll_of_each_sample() -> None:
 
 
 def test_memory_is_limited_where_admission_reads_it() -> None:
-    """A container's limit is read by the gateway, a unit's is not."""
+    """The gateway reads a container's limit and a unit's, so neither needs `store.max_bytes`."""
     (container,) = kubernetes()["StatefulSet"]["spec"]["template"]["spec"]["containers"]
     limit = size_bytes(unit()["MemoryMax"][0])
     assert size_bytes(container["resources"]["limits"]["memory"]) == limit
     assert size_bytes(compose("compose.yaml")["services"]["gateway"]["mem_limit"]) == limit
-    assert unit_config()["store.max_bytes"] * 2 == limit
+    assert "store.max_bytes" not in unit_config()
 
 
 @pytest.mark.parametrize(
