@@ -99,7 +99,11 @@ class Answering:
         assert self._behind is not None
         if isinstance(self._behind, Proxy):
             if not self.is_open:
-                await self._begin()
+                try:
+                    await self._begin()
+                except GatewayError as error:  # it was closed
+                    await send_reply(send, error_reply(error), close=True)
+                    return
             is_poll = scope["path"].endswith("/retrieve_future")
             patience_s = self._hold_s if is_poll else 0.0
             await self._behind.forward(scope, receive, send, patience_s=patience_s)

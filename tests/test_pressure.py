@@ -159,5 +159,35 @@ async def test_what_waits_is_not_sent_in_the_place_of_what_ends(
         else:
             await gateway.gateway.close()
         assert gateway.gateway._sampling._dispatch.running == 0
-        assert gateway.gateway._metrics.upstream["aborted"] == 4
+        assert gateway.gateway._metrics.upstream["cancelled"] == 4
         assert len(upstream.requests) == 4
+
+
+async def test_a_result_that_its_client_is_about_to_fetch_makes_no_room(
+    upstream: FakeUpstream,
+) -> None:
+    """Full by bytes for minutes, as while long samples run: each result gets its 30 s."""
+
+    async def long(_: Request) -> Raw:
+        return answer(200, completion([1] * 1000, [-1.0] * 1000))
+
+    upstream.script = long
+    async with driven(upstream.url, store__max_bytes=20_000) as gateway:
+        await gateway.handshake()
+        for seq_id in range(6):
+            waiting = await gateway.submit(seq_id, sampling_params=RESERVED)
+            for _ in range(400):
+                if waiting.status == 200:
+                    break
+                await gateway.advance(1)
+                waiting = await gateway.submit(seq_id, sampling_params=RESERVED)
+            request_id = waiting.json()["request_id"]
+            for _ in range(400):
+                record = gateway.gateway._store.find(request_id)
+                assert record is not None
+                if record.result is not None:
+                    break
+                await gateway.advance(1)
+                await asyncio.sleep(0.001)
+            await gateway.advance(5)  # as a client that polls again after a while
+            assert await settled(gateway, request_id) == 200, seq_id

@@ -244,3 +244,18 @@ async def test_who_waits_in_vain_to_be_sent_again_is_given_back(store: MemorySto
     line.tick(runs.clock.now())
     assert runs.given_back == [record]
     line.close()
+
+
+async def test_the_line_is_shut_while_this_machine_lacks_something(store: MemoryStore) -> None:
+    """One connect has failed for it; the others wait as they are instead of failing as well."""
+    runs = Runs(store, 10, at_once=False)
+    runs.line.enqueue(queued(store, 0))
+    now = runs.clock.now()
+    runs.line.shut(now + 1)
+    for number in range(1, 5):
+        runs.line.enqueue(queued(store, number))
+    assert runs.started == ["r0"]
+    runs.line.tick(now + 0.9)
+    assert runs.started == ["r0"]
+    runs.line.tick(now + 1)
+    assert runs.started == [f"r{number}" for number in range(5)]

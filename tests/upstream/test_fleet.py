@@ -216,3 +216,39 @@ def test_what_this_machine_lacks_says_nothing_of_an_upstream() -> None:
     assert upstream.breaker.state == HALF_OPEN
     kept.fail(1, 1, ours, now=2.0)
     assert upstream.breaker.state == HALF_OPEN
+
+
+def test_whatever_brings_an_upstream_back_lets_those_go_that_waited_for_it() -> None:
+    kept = Kept("http://h1")
+    upstream = kept.fleet.upstreams[0]
+    for now in (0.0, 5.0, 10.0):
+        kept.fleet.checked(upstream, alive=False, now=now)
+    assert not kept.fleet.available
+    for now in (15.0, 20.0):
+        assert kept.recoveries == 0
+        kept.fleet.checked(upstream, alive=True, now=now)
+    assert kept.recoveries == 1
+    kept.fleet.drain("http://h1", True)
+    assert kept.recoveries == 1
+    kept.fleet.drain("http://h1", False)
+    assert kept.recoveries == 2
+
+
+def test_a_probe_that_connects_anew_proves_nothing_yet() -> None:
+    kept = Kept("http://h1")
+    upstream = kept.fleet.upstreams[0]
+    kept.fail(0, 5, Unavailable("refused"))
+    kept.tick(2.0)
+    assert upstream.breaker.state == HALF_OPEN
+    probe = Told()
+    kept.fleet.probes(upstream, probe)
+    kept.sent.add(probe)
+    kept.tick(2.1)
+    kept.sent.discard(probe)  # a stale connection: it is sent again, and the connect hangs
+    kept.tick(3.0)
+    kept.tick(5.0)
+    assert upstream.breaker.state == HALF_OPEN
+    kept.sent.add(probe)
+    kept.tick(5.1)
+    kept.tick(7.2)
+    assert upstream.breaker.state == CLOSED
