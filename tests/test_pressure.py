@@ -1,12 +1,14 @@
 """Backpressure by bytes: what is admitted never fails for having waited (policies 4)."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.support.asgi_client import turns
 from tests.support.gateway import Driven, driven
 from tests.support.held import Held
+from tests.support.inprocess import in_process
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
 from tests.support.waiting import until
 
@@ -163,31 +165,28 @@ async def test_what_waits_is_not_sent_in_the_place_of_what_ends(
         assert len(upstream.requests) == 4
 
 
-async def test_a_result_that_its_client_is_about_to_fetch_makes_no_room(
-    upstream: FakeUpstream,
-) -> None:
-    """Full by bytes for minutes, as while long samples run: each result gets its 30 s."""
-
-    async def long(_: Request) -> Raw:
-        return answer(200, completion([1] * 1000, [-1.0] * 1000))
-
-    upstream.script = long
-    async with driven(upstream.url, store__max_bytes=20_000) as gateway:
+async def test_a_result_that_its_client_is_about_to_fetch_makes_no_room() -> None:
+    """Full by bytes for minutes, as while long samples run; each result is fetched in 0.3 s."""
+    flags: dict[str, Any] = {"store__max_bytes": 80_000, "session__timeout_s": 1e6}
+    async with in_process(**flags) as (gateway, upstream):
+        await turns()
         await gateway.handshake()
-        for seq_id in range(6):
-            waiting = await gateway.submit(seq_id, sampling_params=RESERVED)
-            for _ in range(400):
-                if waiting.status == 200:
-                    break
-                await gateway.advance(1)
-                waiting = await gateway.submit(seq_id, sampling_params=RESERVED)
-            request_id = waiting.json()["request_id"]
-            for _ in range(400):
-                record = gateway.gateway._store.find(request_id)
-                assert record is not None
-                if record.result is not None:
-                    break
-                await gateway.advance(1)
-                await asyncio.sleep(0.001)
-            await gateway.advance(5)  # as a client that polls again after a while
-            assert await settled(gateway, request_id) == 200, seq_id
+        for seq_id in range(30):
+            assert (await gateway.submit(seq_id, sampling_params=RESERVED)).status == 200
+        await turns()
+        for _ in range(40):
+            await gateway.advance(1)
+        body = completion(list(range(10, 1010)), [-1.0] * 1000)
+        fetched, settled_ids = 0, list[str]()
+        for _ in range(60):
+            for sent in upstream.under_way[:1]:
+                sent.answer(200, body)
+                settled_ids.append(sent.request_id)
+            for _ in range(3):
+                await gateway.advance(0.1)
+            for request_id in settled_ids:
+                assert await settled(gateway, request_id) == 200
+                fetched += 1
+                gateway.gateway._store.acknowledge([request_id], "default")
+            settled_ids.clear()
+        assert fetched == 30
