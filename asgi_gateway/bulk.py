@@ -50,24 +50,30 @@ class Bulk:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def make_room(self, blocked: Record | None) -> int:
+    def make_room(self, blocked: Record | None, undelivered_by: float = float("inf")) -> int:
         """Drop some results for a queued record that has waited for room, and for the one of the
-        last tick if it needs more; returns how many."""
+        last tick if it needs more; returns how many.
+
+        undelivered_by: of those that were not fetched younger ones are left, their clients are
+            about to.
+        """
         record = self._making_room or blocked
         self._making_room = None
         if record is None or record.state is not State.QUEUED:
             return 0
-        dropped = self._store.make_room(record, WORK_PER_TURN)
+        dropped = self._store.make_room(record, WORK_PER_TURN, undelivered_by)
         if dropped == WORK_PER_TURN:
             self._making_room = record
         return dropped
 
-    def make_room_for(self, nbytes: int) -> int:
+    def make_room_for(self, nbytes: int, undelivered_by: float) -> int:
         """The same for a submit of so many bytes."""
         budget = self._store.budget
         if not budget.could_fit(nbytes):
             return 0
-        return self._store.drop_until(lambda: not budget.lacks_bytes(nbytes), WORK_PER_TURN)
+        return self._store.drop_until(
+            lambda: not budget.lacks_bytes(nbytes), WORK_PER_TURN, undelivered_by
+        )
 
     def shed(self, nbytes: int, undelivered: bool) -> int:
         """Drop some results of about so many bytes, delivered ones first; returns how many.
@@ -76,7 +82,9 @@ class Bulk:
         """
         target = self._store.charged_bytes - nbytes
         return self._store.drop_until(
-            lambda: self._store.charged_bytes <= target, WORK_PER_TURN, undelivered
+            lambda: self._store.charged_bytes <= target,
+            WORK_PER_TURN,
+            float("inf") if undelivered else float("-inf"),
         )
 
     def close(self) -> None:

@@ -49,7 +49,16 @@ class Metrics:
         self.polls = _counts("ready", "pending", "gone", "completions", "none", "abandoned")
         self.refusals = _counts("429", "503")
         self.upstream = _counts(
-            *("ok", "aborted", "bug", "unavailable", "interrupted", "enginefault", "rejected"),
+            *(
+                "ok",
+                "cancelled",
+                "aborted",
+                "bug",
+                "unavailable",
+                "interrupted",
+                "enginefault",
+                "rejected",
+            ),
             *("unreadable", "missinglogprobs"),
         )
         self.retries = _counts("unavailable", "engine_fault", "interrupted", "stale_connection")

@@ -28,7 +28,7 @@ from asgi_gateway.upstream.breaker import CLOSED
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.exchange import Answer, Exchange, Transport
 from asgi_gateway.upstream.fleet import NOT_AVAILABLE, Fleet
-from asgi_gateway.upstream.remedy import Remedies, Retry
+from asgi_gateway.upstream.remedy import OURS_RETRY_S, Remedies, Retry
 from asgi_gateway.upstream.retrying import Repeats, RetryBudget
 from asgi_gateway.upstream.run import Run
 from asgi_gateway.upstream.standing import Upstream
@@ -44,6 +44,7 @@ BYTES_PER_ANSWER: Final = 32 << 10
 STEPS_FROM_BYTES: Final = 1 << 20
 # Samples of a hung upstream that are given back in one tick.
 GIVEN_BACK_PER_TICK: Final = 128
+WAITED_IN_VAIN: Final = f"{NOT_AVAILABLE}, and was not for too long"
 
 
 class Runs:
@@ -90,7 +91,7 @@ class Runs:
             budget=self._budget,
             repeats=Repeats(settings.upstream.unavailable_grace_s),
             freed=self.fleet.ended,
-            give_back=self._waited_in_vain,
+            give_back=lambda record: self._give_back(record, Unavailable(WAITED_IN_VAIN)),
         )
 
     # --- out and back ----------------------------------------------------------------------------
@@ -168,7 +169,8 @@ class Runs:
                     self._succeeded(run, result)
             except Exception as error:  # noqa: BLE001 - told apart there
                 self.failed(run, error)
-            self._large.popleft()
+            finally:
+                self._large.popleft()
 
     async def _read_in_steps(self, run: Run, answer: Answer) -> bytes | None:
         """A result, with a turn of the loop between two steps; None once it is aborted."""
@@ -223,7 +225,9 @@ class Runs:
         self._ended(run, type(error).__name__.lower())
 
     def _recover(self, record: Record, error: UpstreamError, url: str, now: float) -> None:
-        if isinstance(error, Unavailable) and record.unavailable_since is None:
+        if isinstance(error, Unavailable) and error.ours:
+            self.dispatch.shut(now + OURS_RETRY_S)
+        elif isinstance(error, Unavailable) and record.unavailable_since is None:
             self._transport.forget_addresses()
         remedy = self._remedies.after(record, error, url, now)
         if isinstance(remedy, Retry):
@@ -246,7 +250,7 @@ class Runs:
     def abort(self, record: Record) -> None:
         """End the upstream request of a settled record, where it has one."""
         if self.dispatch.abort(record):
-            self._metrics.upstream["aborted"] += 1
+            self._metrics.upstream["cancelled"] += 1
 
     # --- upstreams that come and go --------------------------------------------------------------
 
@@ -260,9 +264,7 @@ class Runs:
 
     def _give_up(self, upstream: Upstream) -> None:
         """Give back what a hung upstream holds, some of it in each tick."""
-        text = (
-            f"nothing came from the upstream for {self._silent_s:g} s, its health checks too fail"
-        )
+        text = f"nothing came from the upstream for {self._silent_s:g} s, nor a health check"
         there = (
             record
             for record, run in self.dispatch.exchanges()
@@ -272,9 +274,6 @@ class Runs:
             self.given_back += 1
             self._give_back(record, Interrupted(text))
             self.abort(record)
-
-    def _waited_in_vain(self, record: Record) -> None:
-        self._give_back(record, Unavailable(f"{NOT_AVAILABLE}, and was not for too long"))
 
     def add_to(self, metrics: Metrics) -> None:
         self.fleet.add_to(metrics)

@@ -27,7 +27,7 @@ from asgi_gateway.store.shortage import Shortage
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.checks import Ask, Checks
 from asgi_gateway.upstream.exchange import Transport
-from asgi_gateway.upstream.fleet import NOT_AVAILABLE
+from asgi_gateway.upstream.fleet import NOT_AVAILABLE, SURVIVED_S
 from asgi_gateway.upstream.request import UpstreamRequest
 
 # A sample whose answer finds no room for so long takes it from results that nobody fetches.
@@ -167,7 +167,11 @@ class Sampling:
     def queue_state(self, record: Record) -> tuple[QueueState, str | None]:
         """What the SDK shows its user while a sample is not finished: state and reason."""
         queued = record.state is State.QUEUED
-        if record.unavailable_since is not None or (queued and not self.fleet.available):
+        # A try that stands for so long was taken.
+        trying = queued or self._clock.now() - record.started_at < SURVIVED_S
+        if (trying and record.unavailable_since is not None) or (
+            queued and not self.fleet.available
+        ):
             return "paused_capacity", f"{NOT_AVAILABLE}; trying again"
         if queued:
             return "paused_capacity", "waiting for a free slot on the inference server"
@@ -192,11 +196,12 @@ class Sampling:
             error = Overdue(f"no answer within {self._read_timeout_s:g} s")
             self._runs.fail(record, Failure(str(error), error.category))
             self._runs.abort(record)
+        undelivered_by = now - MAKE_ROOM_AFTER_S
         blocked = self._dispatch.blocked(now, MAKE_ROOM_AFTER_S)
-        self._metrics.evicted_for_room += self.bulk.make_room(blocked)
+        self._metrics.evicted_for_room += self.bulk.make_room(blocked, undelivered_by)
         if self._wanted_bytes and self._no_room.lasts(now, MAKE_ROOM_AFTER_S):
             wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0
-            self._metrics.evicted_for_room += self.bulk.make_room_for(wanted_bytes)
+            self._metrics.evicted_for_room += self.bulk.make_room_for(wanted_bytes, undelivered_by)
         self._checks.tick(now)
         self._runs.tick(now)
 

@@ -21,6 +21,7 @@ from asgi_gateway.store.waiting import Waiting
 # What a record takes beside its bytes, about; and so few that their dicts are copied in a moment.
 RECORD_BYTES: Final = 512
 FEW_RECORDS: Final = 4096
+_EVER: Final = float("inf")
 
 
 class MemoryStore:
@@ -114,27 +115,25 @@ class MemoryStore:
     # --- run -------------------------------------------------------------------------------------
 
     def has_room(self, record: Record) -> bool:
-        """Whether the answer of a queued record may be reserved now.
-
-        The only one running always may: a sample larger than the whole budget must not wait for
-        ever.
-        """
+        """Whether the answer of a queued record may be reserved now. The only one running always
+        may: a sample larger than the whole budget must not wait for ever."""
         if not self.counts[states.RUNNING]:
             return True
         return self.budget.charged_bytes + record.reserve_bytes <= self.budget.max_bytes
 
-    def make_room(self, record: Record, budget: int) -> int:
+    def make_room(self, record: Record, budget: int, undelivered_by: float = _EVER) -> int:
         """Drop settled results until a record has room, none where all would not be enough."""
         if not self.budget.could_fit(record.reserve_bytes):
             return 0
-        return self.drop_until(lambda: self.has_room(record), budget)
+        return self.drop_until(lambda: self.has_room(record), budget, undelivered_by)
 
-    def drop_until(self, enough: Callable[[], bool], budget: int, undelivered: bool = True) -> int:
-        """Drop settled results, delivered and oldest first; returns how many: they answer 410."""
+    def drop_until(self, enough: Callable[[], bool], budget: int, undelivered_by: float) -> int:
+        """Drop settled results, delivered and oldest first, undelivered ones only where they were
+        settled by then; returns how many: they answer 410."""
         dropped = 0
-        for clock in (self._delivered, self._undelivered)[: 1 + undelivered]:
+        for clock in (self._delivered, self._undelivered):
             for oldest in clock.oldest(budget - dropped):
-                if enough():
+                if enough() or (clock is self._undelivered and oldest.settled_at > undelivered_by):
                     return dropped
                 self.evict(oldest, told=clock is self._delivered)
                 dropped += 1

@@ -39,7 +39,9 @@ class Checks:
     async def _check(self, upstream: Upstream) -> None:
         try:
             await self._ask(upstream.url)
-        except Unavailable:
+        except Unavailable as error:
+            if error.ours:
+                return  # it was not asked
             alive = False
         else:
             alive = True

@@ -17,7 +17,7 @@ from asgi_gateway.addresses import shown_url
 from asgi_gateway.errors import Unavailable
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.addresses import Addresses
-from asgi_gateway.upstream.exchange import Answer, Exchange
+from asgi_gateway.upstream.exchange import Answer, Exchange, is_ours
 from asgi_gateway.upstream.post import Post, Resolver, named, trace, translated
 
 LARGE_BODY_BYTES: Final = 1 << 20
@@ -205,7 +205,7 @@ class Client:
                 if response.status >= 500:
                     raise Unavailable(f"/health answered {response.status}")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"/health: {named(error)}") from error
+            raise Unavailable(f"/health: {named(error)}", ours=is_ours(error)) from error
 
     def is_sent(self, exchange: Exchange) -> bool:
         return isinstance(exchange.work, Post) and exchange.work.written_at is not None

@@ -4,6 +4,7 @@ A queued sample is an entry in a deque and nothing else: no task, no timer, no e
 connection is free and the answer has room, it becomes RUNNING and gets its one exchange.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -23,6 +24,8 @@ SETTLED_IN_LINE: Final = 1024
 # Bounds a turn of the event loop: requests that start together are mostly answered together. 2,048
 # of them made a turn of 0.3 s and more, in which nobody else is served.
 STARTS_PER_TURN: Final = 32
+# Samples that have waited in vain and are given back in one tick.
+GIVEN_UP_PER_TICK: Final = 128
 
 Begin = Callable[[Record], Exchange]
 
@@ -72,6 +75,8 @@ class Dispatch:
         self._waiting: deque[Record] = deque()
         self._running: dict[Record, Exchange] = {}
         self._closed = False
+        # While this machine lacks something for a connect, until then nothing is started.
+        self._shut_until = 0.0
         self._turn = PerTurn(STARTS_PER_TURN, self.pump)
         # The head of the line that waits for bytes and not for a connection, and since when.
         self._blocked: Record | None = None
@@ -119,10 +124,12 @@ class Dispatch:
         pump() drops only what has come to the head: with every connection busy, sessions that come
         and go would make the line longer than `store.max_in_flight` allows samples.
         """
-        for request_id, attempts in self._repeats.expired(now):
+        for request_id, attempts in itertools.islice(self._repeats.expired(now), GIVEN_UP_PER_TICK):
             record = self._store.find(request_id)
             if record is not None and self._repeats.waits_in_vain(record, attempts, now):
                 self._give_back(record)
+        if self._shut_until <= now:
+            self._shut_until = 0.0
         self._sent.tick(now)
         self._repeats.due(now)
         ready = self._ready
@@ -141,10 +148,10 @@ class Dispatch:
         one turn."""
         running, ready = self._running, self._ready
         while (self._waiting or ready) and len(running) < self._max_connections:
-            line = self._waiting
-            if ready:
-                line = self._next_line()
-            if not line or not self._upstreams.available or self._closed:
+            if self._closed or self._shut_until or not self._upstreams.available:
+                return
+            line = self._next_line() if ready else self._waiting
+            if not line:
                 return
             record = line[0]
             if record.state is not QUEUED:  # cancelled or evicted while it waited
@@ -219,6 +226,10 @@ class Dispatch:
         self._transport.abort(exchange)
         self.pump()
         return True
+
+    def shut(self, until: float) -> None:
+        """Start nothing before that time: the last connect failed for want of something of ours."""
+        self._shut_until = until
 
     def stop(self) -> None:
         """Start nothing more."""

@@ -146,10 +146,12 @@ class Fleet:
         self, upstream: Upstream, now: float, is_sent: Callable[[Exchange], bool]
     ) -> bool:
         for exchange, since in upstream.probing.items():
-            if since is not None and now - since >= SURVIVED_S:
-                return True
-            if since is None and is_sent(exchange):
+            if not is_sent(exchange):  # it connects, for the first time or anew
+                upstream.probing[exchange] = None
+            elif since is None:
                 upstream.probing[exchange] = now
+            elif now - since >= SURVIVED_S:
+                return True
         return False
 
     def checked(self, upstream: Upstream, alive: bool, now: float) -> None:
@@ -166,6 +168,8 @@ class Fleet:
                 "%s does not answer its health checks; it is given no samples", upstream.name
             )
         self._look()
+        if upstream.up:
+            self._recovered()
 
     def silent(self, now: float, for_s: float) -> Iterator[Upstream]:
         """Those with samples whose checks fail and that have answered nothing for so long."""
@@ -185,6 +189,8 @@ class Fleet:
             if url in (upstream.name, upstream.url) or upstream.url.rstrip("/") == url.rstrip("/"):
                 upstream.draining = draining
                 self._look()
+                if not draining:
+                    self._recovered()
                 return
         known = ", ".join(upstream.name for upstream in self.upstreams) or "none"
         raise NotFound(f"no upstream has this URL; configured are {known}")

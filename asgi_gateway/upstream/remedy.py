@@ -15,6 +15,8 @@ from asgi_gateway.upstream.poison import PoisonGuard
 
 ENGINE_FAULT_RETRY_S: Final = 1.0
 BACKOFF_START_S: Final = 0.5
+OURS_RETRY_S: Final = 1.0
+CONNECTED_S: Final = 10.0
 BACKOFF_CAP_S: Final = 15.0
 
 
@@ -49,6 +51,8 @@ class Remedies:
         """What to do about a RUNNING record whose request to `url` ended in `error`."""
         if isinstance(error, Unavailable):
             return self._wait(record, error, now)
+        # It was taken: what comes next is another wait.
+        record.unavailable_since, record.unavailable_count = None, 0
         if isinstance(error, EngineFault) and not record.engine_faults and record.body:
             record.engine_faults += 1
             at = now + ENGINE_FAULT_RETRY_S
@@ -72,6 +76,12 @@ class Remedies:
 
     def _wait(self, record: Record, error: Unavailable, now: float) -> Remedy:
         """Once more at once, then with back-off within the grace time; after it, 410."""
+        if error.ours:
+            # Nothing was asked of the upstream, so no grace time begins.
+            return Retry(now + OURS_RETRY_S, "unavailable", earliest=now + OURS_RETRY_S)
+        if now - record.started_at > 2 * self._settings.connect_timeout_s + CONNECTED_S:
+            # It ran for longer than connects may take: it is another time that it is away.
+            record.unavailable_since, record.unavailable_count = None, 0
         record.unavailable_count += 1
         wait_s = error.retry_after_s or 0.0
         if record.unavailable_since is None:
