@@ -156,7 +156,7 @@ class Gateway:
         self._table = Table(
             SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
             adopted or HandshakeHandlers(**shared),
-            settings.limits,
+            settings,
             AdminHandlers(overviews, self.stop_process, self.drain_upstream),
             rest=None if self._behind is not None else RestHandlers(**rest),
             save_weights=adopted.save_weights_for_sampler if adopted is not None else None,

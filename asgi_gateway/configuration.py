@@ -13,6 +13,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
+from asgi_gateway.addresses import shown_url
 from asgi_gateway.settings import Settings, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "ASGI_GATEWAY_"
@@ -22,6 +23,7 @@ _OF_KUBERNETES: Final = re.compile(
     rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)"
 )
 SECRETS: Final = frozenset({"id_key", "access.keys"})
+URLS: Final = frozenset({"upstream.urls", "training.url"})
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -148,9 +150,16 @@ def _hint(path: str, known: Iterable[str]) -> str:
 
 
 def shown(path: str, value: Any) -> str:
-    """A value as text, without secrets and without user and password of the URLs in it."""
-    hidden = path in SECRETS and value
-    return "(hidden)" if hidden else re.sub(r"//[^/@\s]*@", "//(hidden)@", repr(value))
+    """A value as text, without secrets, and its URLs as `shown_url` has them."""
+    if path in SECRETS and value:
+        return "(hidden)"
+    if path in URLS and isinstance(value, str):
+        # From the environment several come in one text, and a comma may be part of a password.
+        parts = re.split(r",\s*(?=[a-z]+://)", value) if path == "upstream.urls" else [value]
+        return repr(",".join(map(shown_url, parts)))
+    if path in URLS and isinstance(value, list | tuple):
+        return repr(type(value)(shown_url(u) if isinstance(u, str) else u for u in value))
+    return repr(value)
 
 
 def _build(values: Mapping[str, Any]) -> Settings:

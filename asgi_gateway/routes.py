@@ -6,6 +6,8 @@ Misses are not-found and wrong method.
 from collections.abc import Iterator
 from typing import Final
 
+from asgi_gateway.access import visited
+from asgi_gateway.access.keys import is_configured
 from asgi_gateway.admin.handlers import AdminHandlers
 from asgi_gateway.asgi import Call, Reply, json_reply
 from asgi_gateway.caller import Access
@@ -15,7 +17,7 @@ from asgi_gateway.openapi import Served, document
 from asgi_gateway.protocol import API
 from asgi_gateway.rest import Refusal, RestHandlers, refusals
 from asgi_gateway.route import Handler, Match, Route
-from asgi_gateway.settings import LimitSettings
+from asgi_gateway.settings import Settings
 
 _BELOW_API: Final = f"{API}/"
 
@@ -31,7 +33,7 @@ class Table:
         self,
         s: SamplingHandlers,
         h: HandshakeHandlers,
-        limits: LimitSettings,
+        settings: Settings,
         admin: AdminHandlers,
         rest: RestHandlers | None = None,
         save_weights: Handler | None = None,
@@ -40,11 +42,15 @@ class Table:
 
         save_weights: answers `save_weights_for_sampler` where a trainer is behind us.
         """
+        limits = settings.limits
         small = limits.body_bytes
         many = limits.retrieve_futures_body_bytes
         self._exact: dict[str, Match] = {}
         self._with_ids: dict[str, Route] = {}
         self._document: Reply | None = None
+        keyed = is_configured(settings.access)
+        # Whoever has no session can do nothing else: all other ids are below one.
+        create_session = h.create_session if keyed else visited.own_pages_only(h.create_session)
         probes: tuple[tuple[str, Handler, Access], ...] = (
             ("/livez", h.livez, "none"),
             ("/readyz", h.readyz, "none"),
@@ -54,13 +60,18 @@ class Table:
         )
         for path, probe, access in probes:
             self._add(path, Route("GET", probe, small, access))
-        for path, method, handler, access in (
+        status_page: tuple[tuple[str, str, Handler, Access], ...] = (
             # The page holds no numbers; what it shows it asks for with a key.
             ("/admin", "GET", admin.page, "none"),
             ("/admin/state", "GET", admin.state, "admin"),
             ("/admin/drain", "POST", admin.drain, "admin"),
             ("/admin/upstream", "POST", admin.upstream, "admin"),
-        ):
+        )
+        for path, method, handler, access in status_page:
+            if not keyed:
+                handler = visited.own_names_only(handler, settings.server.host)
+                if path != "/admin":  # a link on another page may lead there
+                    handler = visited.own_pages_only(handler)
             self._add(path, Route(method, handler, small, access))
         for path, method, handler, cap in (
             ("asample", "POST", s.asample, limits.asample_body_bytes),
@@ -72,7 +83,7 @@ class Table:
             ("telemetry", "POST", h.telemetry, limits.telemetry_body_bytes),
             ("client/config", "POST", h.client_config, small),
             ("client/dynamic_config", "POST", h.dynamic_config, small),
-            ("create_session", "POST", h.create_session, small),
+            ("create_session", "POST", create_session, small),
             ("create_sampling_session", "POST", h.create_sampling_session, small),
             ("get_server_capabilities", "GET", h.server_capabilities, small),
             ("samplers/*", "GET", h.sampler, small),

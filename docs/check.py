@@ -1,9 +1,10 @@
 """Checks the docs: links lead somewhere, examples are tested ones, settings have their defaults,
-every method of the SDK has its verdict.
+names of ours exist, every method of the SDK has its verdict.
 
 Run by `make check`. Prints every problem and exits 1, or nothing and exits 0.
 """
 
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+\s+(.*)$", re.MULTILINE)
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SETTING = re.compile(r"^\| `([a-z_.]+)` \| `([^`]*)` \|", re.MULTILINE)
+NAME = re.compile(r"`(?:from |import )?(asgi_gateway(?:\.\w+)+)(?=[`(. ])")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -80,6 +82,15 @@ def default_of(path: str) -> object:
     return value
 
 
+def wrong_names(page: Path) -> Iterator[str]:
+    """Dotted names of ours in backticks that cannot be imported."""
+    for name in sorted(set(NAME.findall(FENCE.sub("", page.read_text())))):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError):
+            yield f"{page.relative_to(ROOT)}: there is no {name}"
+
+
 def main() -> int:
     problems = [problem for page in pages() for check in CHECKS for problem in check(page)]
     problems += sdk_support.problems()
@@ -88,7 +99,7 @@ def main() -> int:
     return 1 if problems else 0
 
 
-CHECKS = (broken_links, wrong_code, wrong_settings)
+CHECKS = (broken_links, wrong_code, wrong_settings, wrong_names)
 
 if __name__ == "__main__":
     raise SystemExit(main())

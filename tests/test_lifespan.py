@@ -394,3 +394,12 @@ async def test_closing_does_not_wait_for_a_model_list() -> None:
     server.close()
     while left := asyncio.all_tasks() - before:
         await asyncio.wait(left)
+
+
+async def test_after_the_close_what_is_the_trainers_is_503(upstream: FakeUpstream) -> None:
+    gateway = Gateway(settings(upstream.url, training__url="http://127.0.0.1:1"))
+    async with gateway.running():
+        pass
+    for path in ("create_model", "retrieve_future"):
+        answered = await AsgiClient(gateway).post(f"/api/v1/{path}", {"request_id": "x"})
+        assert (answered.status, "closed" in answered.json()["detail"]) == (503, True)

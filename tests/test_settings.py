@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import asgi_gateway
 from asgi_gateway.__main__ import EXIT_USAGE, main
-from asgi_gateway.configuration import Loaded, leaves, load
+from asgi_gateway.configuration import Loaded, leaves, load, shown
 from asgi_gateway.settings import ServerSettings, Settings, SettingsError
 
 SECRET = "sixteen characters and more"
@@ -471,6 +472,37 @@ def test_show_config_hides_secrets(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     ran = cli("show-config")
     assert "id_key = (hidden)  # environment" in ran.out
     assert SECRET not in ran.out
+
+
+@pytest.mark.parametrize("path", ["upstream.urls", "training.url"])
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://user:p@ssword@h:8001/?token=abc", "http://h:8001"),
+        ("http://user:pa/ssword@h:8001/v1#abc", "http://h:8001/v1"),
+        ("http://user:p?ssword@h:8001/?token=abc", "http://(hidden)"),
+        ("user:p@ssword@h:8001", "h:8001"),
+        ("http://h:8001/?token=abc@ssword", "http://(hidden)"),
+    ],
+)
+def test_nothing_secret_of_a_url_is_shown(path: str, url: str, told: str) -> None:
+    several: tuple[object, ...] = (url,) if path == "training.url" else (url, [url], (url,))
+    for value in several:
+        text = shown(path, value)
+        assert told in text
+        assert not re.search("user|ssword|abc", text)
+    if path == "upstream.urls":
+        assert shown(path, f"{url}, http://other:1") == repr(f"{told},http://other:1")
+
+
+def test_show_config_and_problems_hide_what_a_url_carries(cli: Cli) -> None:
+    url = "http://user:p@ssword@h:8001/?token=abc"
+    ran = cli("show-config", "--upstream", url)
+    assert "upstream.urls = ('http://h:8001',)  # flag" in ran.out
+    refused = cli("check-config", "--upstream", url.replace("http", "ftp"))
+    assert "ftp://h:8001 " in refused.err.replace("'", " ")
+    for text in (ran.out, ran.err, refused.err):
+        assert not re.search("p@|ssword|abc", text)
 
 
 @pytest.mark.parametrize("argv", [[], ["go"], ["serve", "--port", "x"], ["serve", "--colour", "1"]])

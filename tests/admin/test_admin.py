@@ -77,7 +77,7 @@ async def test_recent_failures_have_our_words_only(upstream: FakeUpstream) -> No
 
 
 async def test_nothing_secret_is_shown(upstream: FakeUpstream) -> None:
-    url = upstream.url.replace("http://", "http://user:canary@")
+    url = upstream.url.replace("http://", "http://user:c@canary@") + "/?token=canary"
     async with driven(url, id_key="canary of the ids") as gateway:
         answered = await gateway.client.get("/admin/state")
         assert b"canary" not in answered.body

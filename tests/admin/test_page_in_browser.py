@@ -199,6 +199,56 @@ async def test_an_upstream_is_drained_by_keyboard_after_a_question(site: Site) -
     await site.shows("#upstreams", "draining", there=False)
 
 
+async def test_why_an_action_is_refused_stays_until_the_next(site: Site) -> None:
+    async def act_on(upstream: str) -> None:
+        await site.tab.value(
+            "void act('Take it back?', 'admin/upstream',"
+            f" {{upstream: {upstream}, draining: false}})"
+        )
+        await site.tab.press("Tab")
+        await site.tab.press("Enter")
+
+    await act_on("'nobody'")
+    await site.shows("#problem", "Not done")
+    await site.tab.value("look()")
+    await site.tab.value("look()")
+    assert "Not done" in await site.text("#problem")
+    assert await site.tab.value("document.getElementById('problem').role") == "alert"
+    await act_on("shots.at(-1).upstreams[0].name")
+    await site.shows("#problem", "Not done", there=False)
+
+
+async def test_a_page_that_is_hidden_during_a_look_asks_no_more(site: Site) -> None:
+    """The timer that a look sets at its end: one where the page is visible, else none."""
+    for hidden, timers in (("false", 1), ("true", 0)):
+        set_ = await site.tab.value(
+            f"""(async () => {{
+              const real = setTimeout;
+              clearTimeout(timer);
+              await look();  // so that none of before is under way
+              clearTimeout(timer);
+              let count = 0;
+              window.setTimeout = (...given) => {{ count += 1; return real(...given); }};
+              Object.defineProperty(document, "hidden", {{ value: {hidden}, configurable: true }});
+              await look();
+              window.setTimeout = real;
+              delete document.hidden;
+              return count;
+            }})()"""
+        )
+        assert set_ == timers
+    await site.tab.value("look()")
+
+
+async def test_counts_of_before_a_restart_are_dropped(site: Site) -> None:
+    await site.tab.value("look()")
+    await site.tab.value("shots.forEach(shot => { shot.up_s += 1e6; })")
+    await site.tab.value("look()")
+    ups = await site.tab.value("shots.map(shot => shot.up_s)")
+    assert ups
+    assert max(ups) < 1e6
+
+
 async def test_the_gateway_is_drained_and_ends(site: Site) -> None:
     await size(site.tab, 1200, 900)
     await site.tab.value("document.getElementById('drain').click()")
