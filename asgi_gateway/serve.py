@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import signal
 import socket
 import sys
@@ -30,7 +31,7 @@ OWN_DESCRIPTORS: Final = 64
 # that survive, and each full pass walks all of them.
 GC_THRESHOLDS: Final = (10_000, 20, 100)
 # Answers under way when the drain is over are finished for so long; a client that reads none of
-# them holds nothing up.
+# them holds nothing up, nor does a trainer or an upstream that does not answer.
 FINISH_S: Final = 10.0
 
 
@@ -168,7 +169,13 @@ class Server(uvicorn.Server):
         if self._loop is None:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._gateway.drain, self._drained)
+            self._loop.call_soon_threadsafe(self._signalled)
+
+    def _signalled(self) -> None:
+        if self.should_exit:  # drained
+            self._hang_up()
+        else:
+            self._gateway.drain(self._drained)
 
     def _drained(self) -> None:
         assert self._loop is not None
@@ -177,13 +184,22 @@ class Server(uvicorn.Server):
         self._loop.call_later(FINISH_S, self._hang_up)
 
     def _hang_up(self) -> None:
-        """On those who do not take their answers."""
+        """On those who do not take their answers, and on what is still waited for to answer them:
+        uvicorn waits for its tasks without an end."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+        # After the connections: what a cancelled task would say goes nowhere.
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+        for task in list(self.server_state.tasks):
+            task.cancel()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._listeners.close()
         await super().shutdown(sockets)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or record.exc_info[0] is not asyncio.CancelledError
 
 
 def _protocol(front: FrontDoor, connected: Callable[[], None]) -> type[GuardedProtocol]:
