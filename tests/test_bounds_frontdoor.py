@@ -330,6 +330,51 @@ async def test_a_chunked_body_in_usual_chunks_is_read() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (b"", b"a: b\r\n" * 10),
+        (b"", b"X: " + b"y" * 1000 + b"\r\n"),
+        (b"X: ", b"y" * 1000),
+    ],
+    ids=["many", "long", "value"],
+)
+async def test_endless_trailers_are_refused(start: bytes, piece: bytes) -> None:
+    """Behind so much data that they are not mostly framing."""
+    async with guarded(reading) as server:
+        reader, writer = await server.connect()
+        writer.write(CHUNKED)
+        for _ in range(64):
+            writer.write(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+            await writer.drain()
+        writer.write(b"0\r\n" + start)
+        sent = 0
+        while not server.closed and sent < 3 << 20:  # less than the data
+            writer.write(piece)
+            await writer.drain()
+            sent += len(piece)
+            await asyncio.sleep(0)
+        writer.write_eof()
+        got = await all_that_comes(reader)
+        assert statuses(got) == [400]
+        assert b"trailers" in got
+        assert server.closed == {"malformed": 1}
+        writer.close()
+
+
+async def test_as_many_trailers_as_headers_are_taken() -> None:
+    async with guarded(reading) as server:
+        reader, writer = await server.connect()
+        writer.write(CHUNKED + b"1\r\nx\r\n0\r\n")
+        for n in range(MAX_HEADERS):
+            writer.write(b"X-%d: y\r\n" % n)
+            await asyncio.sleep(0)
+        writer.write(b"\r\n")
+        assert (await one_answer(reader)).endswith(b"1")
+        assert server.closed == {}
+        writer.close()
+
+
 async def test_trailers_do_not_become_headers() -> None:
     seen: list[bytes] = []
 
