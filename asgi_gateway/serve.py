@@ -56,8 +56,9 @@ def serve(settings: Settings) -> int:
     shown_host = f"[{server.host}]" if ":" in server.host else server.host
     try:
         listeners = Listeners(server.host, server.port, server.backlog)
-    except OSError as error:
-        problem = f"cannot listen on {shown_host}:{server.port}: {error.strerror}"
+    except (OSError, UnicodeError) as error:  # of a name that no name can be: a..b
+        reason = error.strerror if isinstance(error, OSError) else error
+        problem = f"cannot listen on {shown_host}:{server.port}: {reason}"
         raise SettingsError([problem]) from error
     if settings.state.dir is None and server.port != 0:
         # A port that was picked at random cannot be come back to, so nothing is kept for it.
