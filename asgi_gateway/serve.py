@@ -22,6 +22,8 @@ from asgi_gateway.listeners import Limit, Listeners, warn_of_short_queue
 from asgi_gateway.settings import Settings, SettingsError
 from asgi_gateway.standalone import Standalone
 
+log = logging.getLogger(__name__)
+
 # What is needed beside the connections to upstreams: our own, and clients enough to be of use.
 RESERVED_DESCRIPTORS: Final = 128
 # Listeners, journal, logs, the loop's own, the few connections that ask for models.
@@ -42,6 +44,7 @@ def serve(settings: Settings) -> int:
         SettingsError: too few descriptors, a port that is taken, a log that cannot be written.
         StateError: the journal cannot be used.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     limit = raise_descriptor_limit()
     needed = settings.upstream.max_connections + RESERVED_DESCRIPTORS
     if limit < needed:
@@ -121,6 +124,7 @@ class Server(uvicorn.Server):
         self._limit = Limit(connections)
         self._shown_host = shown_host
         self._clock = SystemClock()
+        self._cannot_accept = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002
@@ -129,14 +133,19 @@ class Server(uvicorn.Server):
         if not self.started:
             return
         self._loop = asyncio.get_running_loop()
-        if self._gateway.settings.access.keys_file:
-            self._loop.add_signal_handler(signal.SIGHUP, self._gateway.reload_keys)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         gc.freeze()  # what is imported and built by now stays
         await self._listeners.accept(self._new_protocol)
         sys.stdout.write(
             f"asgi-gateway listening on http://{self._shown_host}:{self._listeners.port}\n"
         )
         sys.stdout.flush()
+
+    def _reload(self) -> None:
+        if self._gateway.settings.access.keys_file:
+            self._gateway.reload_keys()
+        else:
+            log.warning("SIGHUP: without access.keys_file there is nothing to reload")
 
     def _new_protocol(self) -> asyncio.Protocol:
         return self.config.http_protocol_class(  # type: ignore[call-arg]
@@ -159,8 +168,16 @@ class Server(uvicorn.Server):
             and not self.should_exit
             and self._limit.has_room(len(self.server_state.connections))
         ):
-            self._gateway.descriptors.room()
-            await self._listeners.accept(self._new_protocol)
+            try:
+                await self._listeners.accept(self._new_protocol)
+            except OSError as error:  # no descriptor left, say: again at the next tick
+                self._listeners.pause()
+                if not self._cannot_accept:
+                    log.warning("cannot accept connections yet: %s", error)
+                self._cannot_accept = True
+            else:
+                self._cannot_accept = False
+                self._gateway.descriptors.room()
         return await super().on_tick(counter)
 
     # --- the end ---------------------------------------------------------------------------------
