@@ -275,7 +275,9 @@ class GuardedProtocol(HttpToolsProtocol):
     # --- from the door ---------------------------------------------------------------------------
 
     def head_too_slow(self) -> None:
-        if self._silent:
+        if self.flow.read_paused:  # what it sent meanwhile is not read
+            self.door.heads[self] = self.door.now
+        elif self._silent:
             self.door.count("silent")
             self._leave(_ENDED)
             self.transport.abort()

@@ -220,6 +220,42 @@ async def test_no_time_runs_while_an_answer_is_owed() -> None:
         writer.close()
 
 
+async def test_no_time_runs_for_a_head_that_is_not_read() -> None:
+    """Reading pauses while a request waits for the answer to the one before."""
+
+    async def slow(_: Scope, __: Receive, send: Send) -> None:
+        await asyncio.sleep(1.0)
+        await answer(send)
+
+    async with guarded(slow, header_s=0.2) as server:
+        reader, writer = await server.connect()
+        writer.write(request() * 2 + b"GET / HT")
+        await asyncio.sleep(0.1)
+        writer.write(b"TP/1.1\r\n\r\n")
+        for _ in range(3):
+            assert statuses(await one_answer(reader)) == [200]
+        assert server.closed == {}
+        writer.close()
+
+
+async def test_a_sweep_that_fails_is_logged_and_not_the_last(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Faulty:
+        def look(self, now: float, limit_s: float) -> bool:
+            del server.door.writing[self]
+            raise ZeroDivisionError
+
+    async with guarded(prompt, header_s=SHORT_S) as server:
+        reader, writer = await server.connect()
+        await until(lambda: server.door.heads)
+        server.door.writing[Faulty()] = None
+        assert await all_that_comes(reader) == b""
+        assert server.closed == {"silent": 1}
+        assert "a sweep of the connections failed" in caplog.text
+        writer.close()
+
+
 # --- bodies -------------------------------------------------------------------------------------
 
 LONG = request(b"Content-Length: 1000000", method=b"POST")
