@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from asgi_gateway.access import bind, keys
 from asgi_gateway.access import command as hash_key
+from asgi_gateway.addresses import fault_of
 from asgi_gateway.configuration import Loaded, leaves, load, shown
-from asgi_gateway.settings import Settings, SettingsError
+from asgi_gateway.settings import Settings, SettingsError, TrainingSettings
 from asgi_gateway.state import StateError
+from asgi_gateway.training.prefix import Prefix
 from asgi_gateway.upstream import naming
 
 EXIT_USAGE: Final = 2
@@ -58,13 +60,33 @@ def _problems(settings: Settings) -> list[str]:
     if not settings.upstream.urls:
         problems.append(NO_UPSTREAM)
     problems += [
-        f"upstream.urls: {shown('upstream.urls', url)} must start with http:// or https://"
+        f"upstream.urls: {shown('upstream.urls', url)} {fault}"
         for url in settings.upstream.urls
-        if not url.startswith(("http://", "https://"))
+        if (fault := fault_of(url))
     ]
+    problems += _problems_of_training(settings.training)
+    try:
+        settings.server.host.encode("idna")  # as it is looked up
+    except UnicodeError as error:
+        problems.append(f"server.host = {settings.server.host!r}: {error}")
     problems += naming.problems(settings.models)
     problems += keys.problems(settings.access)
     problems += bind.problems(settings)
+    return problems
+
+
+def _problems_of_training(training: TrainingSettings) -> list[str]:
+    problems = []
+    if training.url is not None:
+        if fault := fault_of(training.url):
+            problems.append(f"training.url: {shown('training.url', training.url)} {fault}")
+        else:
+            try:
+                Prefix(training.url)
+            except ValueError as error:
+                problems.append(str(error))
+    if training.embedded:
+        problems.append("training.embedded: there is no inner application here, only in Gateway()")
     return problems
 
 

@@ -1,7 +1,8 @@
-"""Configured URLs as they may be shown, in logs, in errors and on the status page."""
+"""Configured URLs: whether they can be connected to, and as logs, errors and pages may show them."""
 
 import re
 from typing import Final
+from urllib.parse import urlsplit
 
 HIDDEN: Final = "(hidden)"
 
@@ -18,3 +19,17 @@ def shown_url(url: str) -> str:
     head, *tail = re.split(r"[?#]", rest, maxsplit=1)
     shown = HIDDEN if tail and "@" in tail[0] else head.rpartition("@")[2].rstrip("/")
     return f"{scheme}{separator}{shown}"
+
+
+def fault_of(url: str) -> str | None:
+    """What keeps an http URL from being connected to; its text shows nothing secret of it."""
+    if not url.startswith(("http://", "https://")):
+        return "must start with http:// or https://"
+    try:
+        parts = urlsplit(url)
+        if not parts.hostname:
+            return "has no host"
+        port = parts.port
+    except ValueError:
+        return "is no URL: look at its host and port"
+    return "has no port that can be connected to" if port == 0 else None

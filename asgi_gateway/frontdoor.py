@@ -130,6 +130,17 @@ class FrontDoor:
         assert self._loop is not None
         now = self.now = self._loop.time()
         left = _ENDS_PER_TURN
+        try:
+            left = self._end_those_due(now)
+            self._say(now)
+        except Exception:
+            log.exception("a sweep of the connections failed")
+        finally:
+            self._loop.call_later(self._sweep_s if left else _PAUSE_S, self._sweep)
+
+    def _end_those_due(self, now: float) -> int:
+        """How many more could be ended in this turn."""
+        left = _ENDS_PER_TURN
         for registry, limit_s, end in self._waits:
             due = now - limit_s - self._sweep_s
             while registry and left:
@@ -146,8 +157,7 @@ class FrontDoor:
         for reader in list(self.writing):
             if left and reader.look(now, self.limits.write_s):
                 left -= 1
-        self._say(now)
-        self._loop.call_later(self._sweep_s if left else _PAUSE_S, self._sweep)
+        return left
 
     def _say(self, now: float) -> None:
         """One line for all that were ended since the last, at most once a second."""

@@ -21,6 +21,7 @@ from asgi_gateway.refused import (
     Refused,
     check_framing,
     check_head,
+    check_trailers,
     malformed,
     refusing,
 )
@@ -48,8 +49,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._silent = True
         self._large = False
         self._head_bytes = 0
-        # Of the body that is being read: bytes, those of them that are framing, and times.
-        self._received = self._framing = 0
+        # Of the body that is being read: bytes, those of them that are framing, those since its
+        # last data, and times.
+        self._received = self._framing = self._bare = 0
         self._began_at = self._heard_at = 0.0
 
     # --- the connection --------------------------------------------------------------------------
@@ -109,7 +111,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif cycle.more_body:
             # The first part of a body, as most clients send their heads by themselves.
             self._phase = _BODY
-            self._received = self._framing = 0
+            self._received = self._framing = self._bare = 0
             self._began_at = self._heard_at = self.door.now
             self.door.bodies[self] = None
         elif phase:
@@ -192,7 +194,7 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._phase != _BODY:
                 self._leave(_BODY)
                 door.bodies[self] = None
-                self._received = self._framing = 0
+                self._received = self._framing = self._bare = 0
                 self._began_at = door.now
             elif cycle.response_complete:
                 if self._received + nbytes > MAX_DISCARDED_BYTES:
@@ -200,8 +202,11 @@ class GuardedProtocol(HttpToolsProtocol):
                     self.linger()
                     return
             else:
-                self._framing += nbytes - (len(cycle.body) - had)
+                data = len(cycle.body) - had
+                self._framing += nbytes - data
+                self._bare = 0 if data else self._bare + nbytes
                 check_framing(self._framing, self._received + nbytes - self._framing)
+                check_trailers(len(self.headers), self._bare)
             self._received += nbytes
             self._heard_at = door.now
         else:
@@ -270,7 +275,9 @@ class GuardedProtocol(HttpToolsProtocol):
     # --- from the door ---------------------------------------------------------------------------
 
     def head_too_slow(self) -> None:
-        if self._silent:
+        if self.flow.read_paused:  # what it sent meanwhile is not read
+            self.door.heads[self] = self.door.now
+        elif self._silent:
             self.door.count("silent")
             self._leave(_ENDED)
             self.transport.abort()

@@ -61,9 +61,12 @@ class Listeners:
         """Accept connections; what waits in the queue comes first."""
         loop = asyncio.get_running_loop()
         for _ in range(COUNT):
-            server = await loop.create_server(
-                factory, sock=self._socket.dup(), backlog=self._backlog
-            )
+            duplicate = self._socket.dup()
+            try:
+                server = await loop.create_server(factory, sock=duplicate, backlog=self._backlog)
+            except BaseException:
+                duplicate.close()
+                raise
             self._servers.append(server)
 
     def pause(self) -> None:

@@ -40,6 +40,14 @@ def check_head(target: bytes, headers: int, nbytes: int) -> None:
         raise Refused("head_too_large", 431, detail)
 
 
+def check_trailers(trailers: int, nbytes: int) -> None:
+    """Whether a body may have so many trailers, in so many bytes. Raises Refused."""
+    if trailers > MAX_HEADERS:
+        raise malformed(f"over {MAX_HEADERS} trailers, the limit")
+    if nbytes > MAX_HEAD_BYTES:
+        raise malformed(f"the trailers have over {MAX_HEAD_BYTES} bytes, the limit")
+
+
 def check_framing(framing_bytes: int, data_bytes: int) -> None:
     """Whether a chunked body is mostly data. Raises Refused."""
     if framing_bytes > MAX_FRAMING_BYTES + data_bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import signal
 import socket
 import sys
@@ -21,6 +22,8 @@ from asgi_gateway.listeners import Limit, Listeners, warn_of_short_queue
 from asgi_gateway.settings import Settings, SettingsError
 from asgi_gateway.standalone import Standalone
 
+log = logging.getLogger(__name__)
+
 # What is needed beside the connections to upstreams: our own, and clients enough to be of use.
 RESERVED_DESCRIPTORS: Final = 128
 # Listeners, journal, logs, the loop's own, the few connections that ask for models.
@@ -30,7 +33,7 @@ OWN_DESCRIPTORS: Final = 64
 # that survive, and each full pass walks all of them.
 GC_THRESHOLDS: Final = (10_000, 20, 100)
 # Answers under way when the drain is over are finished for so long; a client that reads none of
-# them holds nothing up.
+# them holds nothing up, nor does a trainer or an upstream that does not answer.
 FINISH_S: Final = 10.0
 
 
@@ -41,6 +44,7 @@ def serve(settings: Settings) -> int:
         SettingsError: too few descriptors, a port that is taken, a log that cannot be written.
         StateError: the journal cannot be used.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     limit = raise_descriptor_limit()
     needed = settings.upstream.max_connections + RESERVED_DESCRIPTORS
     if limit < needed:
@@ -55,8 +59,9 @@ def serve(settings: Settings) -> int:
     shown_host = f"[{server.host}]" if ":" in server.host else server.host
     try:
         listeners = Listeners(server.host, server.port, server.backlog)
-    except OSError as error:
-        problem = f"cannot listen on {shown_host}:{server.port}: {error.strerror}"
+    except (OSError, UnicodeError) as error:  # of a name that no name can be: a..b
+        reason = error.strerror if isinstance(error, OSError) else error
+        problem = f"cannot listen on {shown_host}:{server.port}: {reason}"
         raise SettingsError([problem]) from error
     if settings.state.dir is None and server.port != 0:
         # A port that was picked at random cannot be come back to, so nothing is kept for it.
@@ -119,6 +124,7 @@ class Server(uvicorn.Server):
         self._limit = Limit(connections)
         self._shown_host = shown_host
         self._clock = SystemClock()
+        self._cannot_accept = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002
@@ -127,14 +133,19 @@ class Server(uvicorn.Server):
         if not self.started:
             return
         self._loop = asyncio.get_running_loop()
-        if self._gateway.settings.access.keys_file:
-            self._loop.add_signal_handler(signal.SIGHUP, self._gateway.reload_keys)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         gc.freeze()  # what is imported and built by now stays
         await self._listeners.accept(self._new_protocol)
         sys.stdout.write(
             f"asgi-gateway listening on http://{self._shown_host}:{self._listeners.port}\n"
         )
         sys.stdout.flush()
+
+    def _reload(self) -> None:
+        if self._gateway.settings.access.keys_file:
+            self._gateway.reload_keys()
+        else:
+            log.warning("SIGHUP: without access.keys_file there is nothing to reload")
 
     def _new_protocol(self) -> asyncio.Protocol:
         return self.config.http_protocol_class(  # type: ignore[call-arg]
@@ -157,8 +168,16 @@ class Server(uvicorn.Server):
             and not self.should_exit
             and self._limit.has_room(len(self.server_state.connections))
         ):
-            self._gateway.descriptors.room()
-            await self._listeners.accept(self._new_protocol)
+            try:
+                await self._listeners.accept(self._new_protocol)
+            except OSError as error:  # no descriptor left, say: again at the next tick
+                self._listeners.pause()
+                if not self._cannot_accept:
+                    log.warning("cannot accept connections yet: %s", error)
+                self._cannot_accept = True
+            else:
+                self._cannot_accept = False
+                self._gateway.descriptors.room()
         return await super().on_tick(counter)
 
     # --- the end ---------------------------------------------------------------------------------
@@ -168,7 +187,13 @@ class Server(uvicorn.Server):
         if self._loop is None:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._gateway.drain, self._drained)
+            self._loop.call_soon_threadsafe(self._signalled)
+
+    def _signalled(self) -> None:
+        if self.should_exit:  # drained
+            self._hang_up()
+        else:
+            self._gateway.drain(self._drained)
 
     def _drained(self) -> None:
         assert self._loop is not None
@@ -177,13 +202,22 @@ class Server(uvicorn.Server):
         self._loop.call_later(FINISH_S, self._hang_up)
 
     def _hang_up(self) -> None:
-        """On those who do not take their answers."""
+        """On those who do not take their answers, and on what is still waited for to answer them:
+        uvicorn waits for its tasks without an end."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+        # After the connections: what a cancelled task would say goes nowhere.
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+        for task in list(self.server_state.tasks):
+            task.cancel()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._listeners.close()
         await super().shutdown(sockets)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or record.exc_info[0] is not asyncio.CancelledError
 
 
 def _protocol(front: FrontDoor, connected: Callable[[], None]) -> type[GuardedProtocol]:

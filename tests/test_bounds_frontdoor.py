@@ -220,6 +220,42 @@ async def test_no_time_runs_while_an_answer_is_owed() -> None:
         writer.close()
 
 
+async def test_no_time_runs_for_a_head_that_is_not_read() -> None:
+    """Reading pauses while a request waits for the answer to the one before."""
+
+    async def slow(_: Scope, __: Receive, send: Send) -> None:
+        await asyncio.sleep(1.0)
+        await answer(send)
+
+    async with guarded(slow, header_s=0.2) as server:
+        reader, writer = await server.connect()
+        writer.write(request() * 2 + b"GET / HT")
+        await asyncio.sleep(0.1)
+        writer.write(b"TP/1.1\r\n\r\n")
+        for _ in range(3):
+            assert statuses(await one_answer(reader)) == [200]
+        assert server.closed == {}
+        writer.close()
+
+
+async def test_a_sweep_that_fails_is_logged_and_not_the_last(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Faulty:
+        def look(self, now: float, limit_s: float) -> bool:
+            del server.door.writing[self]
+            raise ZeroDivisionError
+
+    async with guarded(prompt, header_s=SHORT_S) as server:
+        reader, writer = await server.connect()
+        await until(lambda: server.door.heads)
+        server.door.writing[Faulty()] = None
+        assert await all_that_comes(reader) == b""
+        assert server.closed == {"silent": 1}
+        assert "a sweep of the connections failed" in caplog.text
+        writer.close()
+
+
 # --- bodies -------------------------------------------------------------------------------------
 
 LONG = request(b"Content-Length: 1000000", method=b"POST")
@@ -327,6 +363,51 @@ async def test_a_chunked_body_in_usual_chunks_is_read() -> None:
             await asyncio.sleep(0)
         writer.write(b"0\r\n\r\n")
         assert (await one_answer(reader)).endswith(b"200000")
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (b"", b"a: b\r\n" * 10),
+        (b"", b"X: " + b"y" * 1000 + b"\r\n"),
+        (b"X: ", b"y" * 1000),
+    ],
+    ids=["many", "long", "value"],
+)
+async def test_endless_trailers_are_refused(start: bytes, piece: bytes) -> None:
+    """Behind so much data that they are not mostly framing."""
+    async with guarded(reading) as server:
+        reader, writer = await server.connect()
+        writer.write(CHUNKED)
+        for _ in range(64):
+            writer.write(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+            await writer.drain()
+        writer.write(b"0\r\n" + start)
+        sent = 0
+        while not server.closed and sent < 3 << 20:  # less than the data
+            writer.write(piece)
+            await writer.drain()
+            sent += len(piece)
+            await asyncio.sleep(0)
+        writer.write_eof()
+        got = await all_that_comes(reader)
+        assert statuses(got) == [400]
+        assert b"trailers" in got
+        assert server.closed == {"malformed": 1}
+        writer.close()
+
+
+async def test_as_many_trailers_as_headers_are_taken() -> None:
+    async with guarded(reading) as server:
+        reader, writer = await server.connect()
+        writer.write(CHUNKED + b"1\r\nx\r\n0\r\n")
+        for n in range(MAX_HEADERS):
+            writer.write(b"X-%d: y\r\n" % n)
+            await asyncio.sleep(0)
+        writer.write(b"\r\n")
+        assert (await one_answer(reader)).endswith(b"1")
+        assert server.closed == {}
         writer.close()
 
 

@@ -2,12 +2,17 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 import time
 
+import pytest
 import uvloop
 
-from asgi_gateway.listeners import Listeners
+from asgi_gateway.listeners import Factory, Listeners
+from asgi_gateway.serve import Server
+from asgi_gateway.settings import Settings
+from asgi_gateway.standalone import Standalone
 
 CLIENTS = 64
 TURN_S = 0.001
@@ -38,3 +43,27 @@ async def _turns_until_all_are_in() -> int:
             time.sleep(TURN_S)  # noqa: ASYNC251 - the turn is what is long
             turns += 1
     return turns
+
+
+async def test_accepting_again_is_tried_until_there_is_a_descriptor(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And ends nothing where there is none."""
+    listeners = Listeners("127.0.0.1", 0, 16)
+    gateway = Standalone(Settings(), signals=False)
+    server = Server(gateway, listeners, 100, "127.0.0.1")
+    accept, fails = listeners.accept, [OSError(errno.EMFILE, "Too many open files")] * 3
+
+    async def accept_later(factory: Factory) -> None:
+        if fails:
+            raise fails.pop()
+        await accept(factory)
+
+    monkeypatch.setattr(listeners, "accept", accept_later)
+    for _ in range(3):
+        assert not await server.on_tick(1)
+        assert not listeners.accepting
+    assert not await server.on_tick(1)
+    assert listeners.accepting
+    assert [record.message[:13] for record in caplog.records] == ["cannot accept"]
+    listeners.close()

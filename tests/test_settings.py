@@ -449,6 +449,36 @@ def test_an_upstream_that_is_no_url(cli: Cli, url: str) -> None:
     assert "http://good:1" not in ran.err
 
 
+@pytest.mark.parametrize("command", ["check-config", "serve"])
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"UPSTREAM__URLS": "http://"}, "upstream.urls: "),
+        ({"UPSTREAM__URLS": "http://u:canary@h:99999"}, "upstream.urls: "),
+        ({"UPSTREAM__URLS": "http://u:canary@h:port"}, "upstream.urls: "),
+        ({"UPSTREAM__URLS": "http://u:canary@h:0"}, "upstream.urls: "),
+        ({"UPSTREAM__URLS": "http://[::1"}, "upstream.urls: "),
+        ({"TRAINING__URL": "trainer:8000"}, "training.url: "),
+        ({"TRAINING__URL": "http://"}, "training.url: "),
+        ({"TRAINING__URL": "http://u:canary@h:99999"}, "training.url: "),
+        ({"TRAINING__URL": "http://u:canary@h:8000"}, "training.url"),
+        ({"TRAINING__EMBEDDED": "true"}, "training.embedded: "),
+        ({"SERVER__HOST": "a..b"}, "a..b"),
+    ],
+)
+def test_what_serve_could_not_use_is_said(
+    cli: Cli, command: str, environ: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"UPSTREAM__URLS": "http://h:1", "SERVER__PORT": "0", "SERVER__INSECURE": "1"}
+    for name, value in {**given, **environ}.items():
+        monkeypatch.setenv(f"ASGI_GATEWAY_{name}", value)
+    ran = cli(command)
+    assert (ran.status, ran.out) == (EXIT_USAGE, "")
+    (line,) = ran.err.splitlines()
+    assert named in line
+    assert "canary" not in line
+
+
 def test_show_config_says_the_source_of_each(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

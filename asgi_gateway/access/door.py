@@ -137,6 +137,10 @@ class Door:
         except SettingsError as error:
             self._failed(error.problems)
             return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the keys of before stay
+            # Its type alone: its text may quote the file.
+            self._failed((f"access.keys_file: {type(error).__name__}",))
+            return
         self._failing = None
         self._keys = loaded
         self.reloads += 1

@@ -168,6 +168,8 @@ def _quoteless(text: str) -> str:
 def _caller(name: str, entry: Entry) -> Caller:
     """Raises ValueError."""
     rate = entry.max_requests_per_s
+    if rate is not None and not math.isfinite(rate):
+        raise ValueError("max_requests_per_s must be a finite number; left out, it is no limit")
     if entry.burst is not None and rate is None:
         raise ValueError("burst needs max_requests_per_s")
     models = None if entry.models is None else frozenset(map(canonical, entry.models))

@@ -154,18 +154,23 @@ class Proxy:
 
         Raises:
             Unavailable: nothing was sent, so it may be sent again.
-            Interrupted: sent, and no whole answer came within `timeout_s` of silence.
+            Interrupted: sent, and no whole answer came within `timeout_s`.
             Unreadable: an answer of more than 16 MiB.
         """
         exchange = Exchange()
         task = asyncio.create_task(self._ask(method, path, body, headers, timeout_s, exchange))
         exchange.task = task
         try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            exchange.abort()
-            raise
-        return task.result()
+            await asyncio.wait((task,), timeout=timeout_s)
+        finally:
+            if not task.done():
+                task.add_done_callback(_forget)
+                unsent = exchange.connecting
+                exchange.abort()
+        if task.done():
+            return task.result()
+        failure = Unavailable if unsent else Interrupted
+        raise failure(f"the trainer did not answer: TimeoutError, nothing whole in {timeout_s:g} s")
 
     # --- one request -----------------------------------------------------------------------------
 
@@ -259,6 +264,12 @@ class Proxy:
             raise Unavailable(f"cannot connect to the trainer: {named(error)}") from error
         except BROKEN as error:
             raise Interrupted(f"the trainer did not answer: {named(error)}") from error
+
+
+def _forget(task: asyncio.Task[Answer]) -> None:
+    """Nobody waits for how it ends; asyncio would complain."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _capped(response: aiohttp.ClientResponse) -> bytes:

@@ -388,6 +388,26 @@ async def test_a_change_while_it_is_read_is_read_too(
         await until(lambda: gateway.door.reloads == 2)
 
 
+async def test_a_reload_that_fails_in_no_known_way_changes_nothing(
+    upstream: FakeUpstream,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(_: AccessSettings) -> None:
+        raise OverflowError("tml-canary")
+
+    async with keyed(upstream.url, tmp_path, EVERY) as gateway:
+        monkeypatch.setattr("asgi_gateway.access.keys.load", load)
+        gateway.gateway.gateway.reload_keys()
+        await until(lambda: gateway.door._reloading is None)
+        assert gateway.door.failed_reloads == 1
+        assert (await gateway.caller("alice").post("create_session")).status == 200
+        assert [record.message for record in caplog.records] == [
+            "the keys stay as they were: access.keys_file: OverflowError"
+        ]
+
+
 async def test_without_keys_there_is_nothing_to_reload(upstream: FakeUpstream) -> None:
     async with driven(upstream.url) as gateway:
         gateway.gateway.reload_keys()

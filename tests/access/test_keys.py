@@ -101,6 +101,8 @@ GOOD = f'sha256 = "{hashed("x")}"\n'
         (f'[alice]\n{GOOD}scopes = ["{CANARY}"]', "scopes"),
         (f"[alice]\n{GOOD}max_in_flight = 0", "max_in_flight"),
         (f"[alice]\n{GOOD}max_requests_per_s = 0", "max_requests_per_s"),
+        (f"[alice]\n{GOOD}max_requests_per_s = inf", "alice: max_requests_per_s must be a finite"),
+        (f"[alice]\n{GOOD}max_requests_per_s = nan", "max_requests_per_s"),
         (f"[alice]\n{GOOD}burst = 2", "burst needs max_requests_per_s"),
         (f"[alice]\n{GOOD}models = []", "models"),
         (f'[alice]\n{GOOD}models = [""]', "models"),

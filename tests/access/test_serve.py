@@ -82,6 +82,17 @@ async def test_keys_are_read_again_on_sighup_and_when_the_file_changes(tmp_path:
         assert await asyncio.to_thread(served.process.wait) == 0
 
 
+async def test_sighup_without_a_keys_file_changes_nothing() -> None:
+    with serve("http://127.0.0.1:9", access__keys=f"alice={hashed('x')}") as served:
+        served.process.signal(signal.SIGHUP)
+        await asyncio.to_thread(
+            served.process.wait_for, lambda: "nothing to reload" in served.process.stderr, "word"
+        )
+        assert (await Client(served.url, []).ask("GET", f"{API}/healthz"))[0] == 200
+        served.process.terminate()
+        assert await asyncio.to_thread(served.process.wait) == 0
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0"])
 def test_everybodys_address_without_keys(host: str) -> None:
     command = [*COMMAND, "serve", "--host", host, "--port", "0", "--upstream", "http://h:1"]

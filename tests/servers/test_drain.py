@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.asgi_client import Response
-from tests.support.processes import Served, process, serve, stand_in
+from tests.support.processes import Served, environment, process, serve, stand_in
 from tests.support.supervised import supervised
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
 from tests.support.waiting import until
 from tests.support.wire import SDK_HEADERS, Remote, Wire, poll, wire
+from tests.training.target import Request as Asked
+from tests.training.target import Target
 
 pytestmark = pytest.mark.servers
 
@@ -239,7 +241,7 @@ async def test_with_nothing_to_do_the_grace_is_not_used(upstream: FakeUpstream) 
         assert 0.2 <= time.monotonic() - began < 5
 
 
-# `serve` with a shorter patience for clients that take no answers.
+# `serve` with a shorter patience for what holds up its end.
 IMPATIENT = """
 import sys
 import asgi_gateway.serve
@@ -278,4 +280,25 @@ async def test_an_answer_that_nobody_takes_does_not_hold_up_the_end(
             assert (whole.status, len(whole.body)) == (200, int(whole.headers[b"content-length"]))
             assert await asyncio.to_thread(started.wait) == 0
             assert 1 <= time.monotonic() - began < 8
+            assert "Traceback" not in started.stderr, started.story()
+
+
+@pytest.mark.parametrize("signals", [1, 3], ids=["waits", "told-again"])
+async def test_a_trainer_that_says_nothing_does_not_hold_up_the_end(
+    upstream: FakeUpstream, signals: int
+) -> None:
+    """It was asked by the gateway itself, in a handler that waits for it."""
+    async with Target().running() as trainer:
+        trainer.script = Asked.wait_for_hang_up
+        environ = environment(training__url=trainer.url, drain__grace_s=0.5)
+        with process([sys.executable, "-c", IMPATIENT, upstream.url], environ) as started:
+            line = await asyncio.to_thread(started.first_line)
+            async with wire(int(line.rsplit(":", 1)[1])) as connection:
+                connection.send("POST", "/api/v1/create_session", {"tags": []}, SDK_HEADERS)
+                await until(lambda: trainer.requests)
+                for _ in range(signals):
+                    started.terminate()
+                    await asyncio.sleep(0.2)
+                assert await asyncio.to_thread(started.wait) == 0
+                assert await connection.ended()
             assert "Traceback" not in started.stderr, started.story()

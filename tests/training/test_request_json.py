@@ -62,6 +62,20 @@ async def test_what_may_be_sent_again_is_told_from_what_may_not() -> None:
             await proxy.request_json("POST", "/", {}, timeout_s=0.05)
 
 
+async def test_an_answer_that_drips_is_waited_for_no_longer_than_a_silent_one() -> None:
+    async def script(request: Request) -> None:
+        await request.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n")
+        while not request.hung_up.is_set():
+            await request.write(b" ")
+            await asyncio.sleep(0.02)
+
+    async with Target().running() as target, opened(target.url) as proxy:
+        target.script = script
+        async with asyncio.timeout(20):
+            with pytest.raises(Interrupted, match="Timeout"):
+                await proxy.request_json("GET", "/", timeout_s=0.3)
+
+
 async def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_module, "ASK_CAP_BYTES", 1000)
 
