@@ -1,4 +1,4 @@
-"""Configured URLs: whether they can be connected to, and as logs, errors and pages may show them."""
+"""Configured URLs: whether they can be connected to, and as logs and pages may show them."""
 
 import re
 from typing import Final
