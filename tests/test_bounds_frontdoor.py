@@ -146,12 +146,12 @@ async def test_an_endless_head_is_cut_off_at_its_limit(
         reader, writer = await server.connect()
         writer.write(start)
         sent = 0
-        while not server.closed:
+        while not server.closed and sent < most + (1 << 17):
             writer.write(piece)
             await writer.drain()
             sent += len(piece)
-            assert sent < most + (1 << 20)
             await asyncio.sleep(0)
+        await until(lambda: bool(server.closed))
         assert statuses(await all_that_comes(reader)) == [status]
         writer.close()
 
