@@ -51,6 +51,8 @@ class Prober:
     async def probe(self, due: float) -> None:
         """One of them; writes its line whatever comes of it."""
         sent = time.monotonic()
+        # The loop's timers have milliseconds: one that comes early is timed from when it was sent.
+        begun = min(due, sent)
         word = FAILED
         try:
             async with asyncio.timeout(NO_ANSWER_S):
@@ -63,7 +65,7 @@ class Prober:
         except (OSError, EOFError, ValueError):
             pass
         now = time.monotonic()
-        sys.stdout.write(f"{due:.6f} {now - due:.6f} {sent - due:.6f} {word}\n")
+        sys.stdout.write(f"{due:.6f} {now - begun:.6f} {sent - begun:.6f} {word}\n")
         sys.stdout.flush()
 
     async def _ask(self) -> bool:

@@ -174,10 +174,11 @@ def test_cpu_time_of_another_process_is_its_own() -> None:
 
 def test_a_gateway_that_does_not_start_is_told_with_its_words_and_leaves_nobody() -> None:
     bench = Bench(quick=True, settings={"upstream.no_such_setting": "1"}, pinned=False)
+    before = children()  # other files' fixtures may have some in the same process
     (row,) = groups.measure(bench, select(["queued-sample"], quick=True))
     assert row.failed
     assert "unknown setting upstream.no_such_setting" in row.note
-    assert children() == set()
+    assert children() <= before
 
 
 def test_an_answer_that_is_none_ends_the_run() -> None:

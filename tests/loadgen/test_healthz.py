@@ -10,7 +10,9 @@ import time
 
 import pytest
 
+from loadgen.address import address
 from loadgen.healthz import Probe, Probed, probing
+from loadgen.probe import Prober
 from loadgen.results import Series
 from tests.loadgen.metered import Metered, metered, until
 
@@ -34,6 +36,22 @@ async def test_ten_a_second_over_one_connection() -> None:
     assert found is not None
     assert found.count >= 10
     assert probe.failed == 0
+
+
+async def test_a_probe_that_comes_early_has_no_negative_latency(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The timers of uvloop have milliseconds and may fire up to one too soon."""
+    async with metered() as (_, url):
+        prober = Prober(address(url))
+        await prober.probe(time.monotonic() + 0.5)
+        ((_, writer),) = prober._idle
+        writer.close()
+        await writer.wait_closed()
+    _, latency_s, late_s, word = capsys.readouterr().out.split()
+    assert word == "ok"
+    assert float(latency_s) > 0
+    assert float(late_s) == 0
 
 
 async def test_a_server_that_stops_is_seen_for_as_long_as_it_stopped() -> None:
