@@ -12,7 +12,6 @@ from loadgen.procfs import usage
 from loadgen.results import Result
 from tests.faults.found import Found, Size
 from tests.faults.judge import asked, counts, judged
-from tests.faults.known import where_known
 from tests.faults.load import loaded, passes, rate, until
 from tests.faults.sockets import Peer, close_all, opened, poll_of, raise_limit, settled
 from tests.support.processes import serve, stand_in
@@ -45,7 +44,7 @@ def p90_s(result: Result) -> float:
 async def slow_loris(size: Size) -> Found:
     """Heads and bodies that come a byte at a time, beside a healthy load."""
     raise_limit()
-    limits = where_known(limits__header_s=3, limits__body_idle_s=3, limits__body_s=6)
+    limits = dict[str, object](limits__header_s=3, limits__body_idle_s=3, limits__body_s=6)
     with stand_in("--delay-s", "0.05") as vllm, serve(vllm, **limits) as gateway:
         flags = ("--style", "future", *rate(50))
         samples = max(size.samples, 200)  # a p90 needs some
@@ -90,7 +89,7 @@ async def slow_readers(size: Size) -> Found:
     found = Found()
     with (
         stand_in("--max-model-len", "400000", "--bodies", "lean") as vllm,
-        serve(vllm, **where_known(limits__write_s=WRITE_S)) as gateway,
+        serve(vllm, limits__write_s=WRITE_S) as gateway,
     ):
         remote = Remote(gateway.port)
         await remote.handshake()

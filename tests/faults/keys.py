@@ -10,7 +10,6 @@ from typing import Final
 
 from tests.faults.found import Found, Size
 from tests.faults.judge import asked, counts, judged
-from tests.faults.known import where_known
 from tests.faults.load import load, rate, until
 from tests.support.processes import serve, stand_in
 from tests.support.wire import wire
@@ -21,7 +20,7 @@ SECRET: Final = "tml-fault-suite-secret"
 async def wrong_keys(size: Size) -> Found:
     """Guesses by the thousand beside a client with the right key."""
     digest = hashlib.sha256(SECRET.encode()).hexdigest()
-    keys = where_known(access__keys=f"ours={digest}")
+    keys = dict[str, object](access__keys=f"ours={digest}")
     found = Found()
     if not keys:
         found.problems.append("no setting access.keys: nobody is asked for a key")
@@ -56,7 +55,7 @@ async def broken_keys_file(size: Size) -> Found:
     found = Found()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder, stand_in() as vllm:
         file = Path(folder, "keys.toml")
-        settings = where_known(access__keys_file=file)
+        settings = dict[str, object](access__keys_file=file)
         if not settings:
             found.problems.append("no setting access.keys_file: nothing can be read again")
             return found

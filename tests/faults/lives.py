@@ -12,7 +12,6 @@ from typing import Final
 
 from tests.faults.found import Found, Size
 from tests.faults.judge import NOTHING, Record, asked, counts, judged
-from tests.faults.known import where_known
 from tests.faults.load import load, passes, rate, until
 from tests.faults.several import status
 from tests.support.processes import serve, stand_in
@@ -42,7 +41,7 @@ async def life(vllm: str, before: Record) -> Record:
 
 async def terminated(size: Size) -> Found:
     """SIGTERM under load, then the next life."""
-    drain = where_known(drain__predrain_s=0.5, drain__grace_s=GRACE_S)
+    drain = dict[str, object](drain__predrain_s=0.5, drain__grace_s=GRACE_S)
     with stand_in("--delay-s", str(DELAY_S)) as vllm, journaled(vllm, **drain) as gateway:
         remote = Remote(gateway.port)
         await remote.handshake()

@@ -14,7 +14,6 @@ from typing import Final
 
 from tests.faults.found import Found, Size
 from tests.faults.judge import asked, counts, judged
-from tests.faults.known import where_known
 from tests.faults.load import load, loaded, passes, rate, until
 from tests.support.processes import (
     Process,
@@ -37,7 +36,7 @@ HOST: Final = "vllm.invalid"
 
 
 # Shorter than by default, so that a row does not wait for them.
-CHECKS: Final = where_known(upstream__health_interval_s=1.0, upstream__health_timeout_s=1.0)
+CHECKS: Final = dict[str, object](upstream__health_interval_s=1.0, upstream__health_timeout_s=1.0)
 
 
 def status(port: int, path: str) -> int:
