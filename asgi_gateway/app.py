@@ -117,6 +117,7 @@ class Gateway:
             quota=self._door.quota if self._door is not None else None,
         )
         self.fleet = self._sampling.fleet
+        self.fleet.moved.append(self._catalog.move)
         shed = self._sampling.shed
         self._memory = MemoryWatch(self._admission, self._metrics, shed, process_meter())
         clocks, most = settings.session, settings.limits.sessions_per_caller

@@ -106,6 +106,10 @@ class SampleLog:
         metrics.counter("log_written_total", "Sample lines written.", lambda: self.written)
         metrics.counter("log_dropped_total", "Sample lines not written.", lambda: self.dropped)
 
+    def move(self, _: object, urls: Iterable[str]) -> None:
+        """The upstreams are these from now on."""
+        self._shown = {url: shown_url(url) for url in urls}
+
     # --- in the event loop -----------------------------------------------------------------------
 
     def settled(self, record: Record, outcome: str, queued_s: float, upstream_s: float) -> None:

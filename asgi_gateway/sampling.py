@@ -72,6 +72,9 @@ class Sampling:
             admission=admission,
         )
         self.fleet = self._runs.fleet
+        self.fleet.moved.append(lambda _, urls: transport.serve(urls))
+        if samplelog is not None:
+            self.fleet.moved.append(samplelog.move)
         self._checks = Checks(self.fleet, clock, ask_health, settings.upstream.health_interval_s)
         self._runs.add_to(metrics)
         self._dispatch = self._runs.dispatch

@@ -8,7 +8,7 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import msgspec
@@ -51,6 +51,9 @@ class SocketlessClient:
         pass
 
     def forget_addresses(self) -> None:
+        pass
+
+    def serve(self, urls: Collection[str]) -> None:
         pass
 
     async def models(self, url: str) -> list[ServedModel]:

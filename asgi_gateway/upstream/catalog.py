@@ -71,6 +71,10 @@ class Catalog:
         """Begin to ask unless that was done a moment ago, and wait for nothing."""
         self._listing.refresh_soon()
 
+    def move(self, urls: tuple[str, ...], _: object = None) -> None:
+        """The upstreams are these from now on."""
+        self._listing.move(urls)
+
     async def close(self) -> None:
         """Stop asking."""
         await self._listing.close()

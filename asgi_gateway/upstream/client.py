@@ -7,6 +7,7 @@ from the environment, no total deadline; the work clock of a sample lives in the
 
 import asyncio
 import io
+from collections.abc import Collection
 from typing import Any, Final
 
 import aiohttp
@@ -39,7 +40,8 @@ class Client:
         self._closing: set[asyncio.Task[None]] = set()
         self.addresses = Addresses()
         self.addresses.gone.append(self._gone)
-        self._urls = {url: URL(url.rstrip("/") + "/v1/completions") for url in settings.urls}
+        self._urls: dict[str, URL] = {}
+        self.serve(settings.urls)
 
     def open(self) -> None:
         self._session = self._new_session(keepalive_timeout=self._settings.keepalive_s)
@@ -216,6 +218,9 @@ class Client:
     def forget_addresses(self) -> None:
         """Resolve the upstreams' names anew at the next connect."""
         self.addresses.forget()
+
+    def serve(self, urls: Collection[str]) -> None:
+        self._urls = {url: URL(url.rstrip("/") + "/v1/completions") for url in urls}
 
     def _new_session(self, **reuse: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

@@ -2,7 +2,7 @@
 
 import abc
 import errno
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -104,3 +104,6 @@ class Transport(Protocol):
 
     def forget_addresses(self) -> None:
         """Resolve the upstreams' names anew at the next connect."""
+
+    def serve(self, urls: Collection[str]) -> None:
+        """The upstreams are these from now on; requests under way to others are over before."""

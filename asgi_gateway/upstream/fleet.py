@@ -1,7 +1,7 @@
-"""The configured upstreams: what is known of each, and which of them a sample may go to now."""
+"""The upstreams: what is known of each, and which of them a sample may go to now."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from asgi_gateway.admission import Admission
@@ -21,7 +21,7 @@ from asgi_gateway.upstream.breaker import HALF_OPEN, Breaker
 from asgi_gateway.upstream.choice import Affinity, pick
 from asgi_gateway.upstream.exchange import Exchange
 from asgi_gateway.upstream.run import Run
-from asgi_gateway.upstream.standing import Upstream, UpstreamState, names
+from asgi_gateway.upstream.standing import Upstream, UpstreamState, name_of
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +31,17 @@ NOT_AVAILABLE: Final = "the inference server is not available"
 # Of the objection to new samples.
 SOURCE: Final = "upstreams"
 
+# The URLs that are configured, and those that may be in use still: with upstreams that leave.
+Moved = Callable[[tuple[str, ...], tuple[str, ...]], None]
+
 
 class Fleet:
     """available: those that a sample may go to now. Time is an argument.
 
     admission: new samples are refused while there are none. recovered: told when an upstream that
-    had failed works again; it must not start samples.
+    had failed works again; it must not start samples. moved: told of every change of the URLs,
+    before a sample goes to one that is new. doubted: told of a URL that did not take a sample or
+    failed a health check. without: why there are none, where there are none.
     """
 
     def __init__(
@@ -49,11 +54,13 @@ class Fleet:
         self.affinity = Affinity(settings).of
         self._admission = admission
         self._recovered = recovered
-        self.upstreams = tuple(
-            Upstream(url, name, Breaker(settings.breaker_failures, settings.breaker_probes))
-            for url, name in zip(settings.urls, names(settings.urls), strict=True)
-        )
-        self.available = list(self.upstreams)
+        self._failures, self._probes = settings.breaker_failures, settings.breaker_probes
+        self.moved: list[Moved] = []
+        self.doubted: Callable[[str], None] | None = None
+        self.without = "none is configured"
+        self.upstreams: tuple[Upstream, ...] = ()
+        self.available: list[Upstream] = []
+        self._have(settings.urls)
 
     def __repr__(self) -> str:
         return f"<Fleet {len(self.available)} of {len(self.upstreams)} available>"
@@ -65,8 +72,60 @@ class Fleet:
     @property
     def reason(self) -> str:
         """Why there is none available."""
-        each = "; ".join(f"{upstream.name} {upstream.why_not}" for upstream in self.upstreams)
-        return f"no upstream is available: {each}"
+        each = [f"{upstream.name} {upstream.why_not}" for upstream in self._present]
+        return f"no upstream is available: {'; '.join(each) or self.without}"
+
+    @property
+    def _present(self) -> list[Upstream]:
+        return [upstream for upstream in self.upstreams if not upstream.leaving]
+
+    # --- which there are -------------------------------------------------------------------------
+
+    def replace(self, urls: Sequence[str]) -> None:
+        """Have exactly these from now on; within the event loop.
+
+        One that stays keeps its name, breaker, checks and samples, and whether it is drained. A new
+        one takes samples at once. One that is no longer among them takes none; what is there
+        finishes, and with its last sample it is forgotten, unless its URL comes back before.
+        """
+        wanted = tuple(dict.fromkeys(urls))  # as `_have` takes them
+        present = tuple(upstream.url for upstream in self._present)
+        if wanted == present:
+            return
+        self._have(wanted)
+        log.warning("upstreams now: %s", ", ".join(u.name for u in self._present) or self.without)
+        self._tell_moved()
+        if not set(wanted) <= set(present):
+            self._recovered()
+
+    def _have(self, urls: Sequence[str]) -> None:
+        known = {upstream.url: upstream for upstream in self.upstreams}
+        taken = {upstream.name for upstream in self.upstreams}
+        upstreams = []
+        for url in dict.fromkeys(urls):
+            upstream = known.pop(url, None)
+            if upstream is None:
+                name = name_of(url, taken)
+                taken.add(name)
+                upstream = Upstream(url, name, Breaker(self._failures, self._probes))
+            upstream.leaving = False
+            upstreams.append(upstream)
+        for upstream in known.values():
+            upstream.leaving = True
+        self.upstreams = (*upstreams, *(one for one in known.values() if one.in_flight))
+        self._look()
+
+    def _forget_left(self) -> None:
+        """Those that leave and have no samples any more."""
+        stay = tuple(one for one in self.upstreams if one.in_flight or not one.leaving)
+        if len(stay) != len(self.upstreams):
+            self.upstreams = stay
+            self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        present = tuple(upstream.url for upstream in self._present)
+        for told in self.moved:
+            told(present, tuple(upstream.url for upstream in self.upstreams))
 
     # --- choice ----------------------------------------------------------------------------------
 
@@ -112,6 +171,8 @@ class Fleet:
         if not _counts(error):
             self.answered(upstream, turn, now)
             return False
+        if self.doubted is not None and isinstance(error, Unavailable):
+            self.doubted(upstream.url)
         current = turn == upstream.breaker.turn
         if upstream.breaker.failed(turn, now, error.retry_after_s, upstream.in_flight):
             log.warning("%s is not given samples for a while: %s", upstream.name, error)
@@ -133,14 +194,18 @@ class Fleet:
 
         is_sent: whether a request is on a connection; one that still connects proves nothing.
         """
+        leave = False
         for upstream in self.upstreams:
             upstream.tick(now)
+            leave = leave or upstream.leaving
             breaker = upstream.breaker
             if breaker.tick(now):
                 self._look()
             elif breaker.state == HALF_OPEN and self._survived(upstream, now, is_sent):
                 breaker.close(now)
                 self._closed(upstream)
+        if leave:
+            self._forget_left()
 
     def _survived(
         self, upstream: Upstream, now: float, is_sent: Callable[[Exchange], bool]
@@ -158,7 +223,9 @@ class Fleet:
         """The outcome of a health check."""
         if alive:
             upstream.heard_at = now
-        if not upstream.checked(alive):
+        elif self.doubted is not None:
+            self.doubted(upstream.url)
+        if not upstream.checked(alive) or upstream not in self.upstreams:
             return
         if upstream.up:
             upstream.breaker.hurry()
@@ -185,14 +252,14 @@ class Fleet:
         Raises:
             NotFound: no upstream is configured with this URL.
         """
-        for upstream in self.upstreams:
+        for upstream in self._present:
             if url in (upstream.name, upstream.url) or upstream.url.rstrip("/") == url.rstrip("/"):
                 upstream.draining = draining
                 self._look()
                 if not draining:
                     self._recovered()
                 return
-        known = ", ".join(upstream.name for upstream in self.upstreams) or "none"
+        known = ", ".join(upstream.name for upstream in self._present) or "none"
         raise NotFound(f"no upstream has this URL; configured are {known}")
 
     def add_to(self, metrics: Metrics) -> None:
@@ -224,7 +291,9 @@ class Fleet:
         self.available = [
             upstream
             for upstream in self.upstreams
-            if upstream.up and not upstream.draining and upstream.breaker.has_room
+            if upstream.up
+            and not (upstream.draining or upstream.leaving)
+            and upstream.breaker.has_room
         ]
         if self.available:
             self._admission.clear(SOURCE)

@@ -40,6 +40,7 @@ class Listing:
         self._rounds = 0
         self._asked_at: float | None = None
         self._ended = 0
+        self._moved = False
 
     def __repr__(self) -> str:
         return f"<Listing {len(self.served)} served, round {self._ended}>"
@@ -56,6 +57,16 @@ class Listing:
     def refresh_soon(self) -> None:
         """Begin to ask unless that was done a moment ago, and wait for nothing."""
         if not self._asked_just_now:
+            self._ask()
+
+    def move(self, urls: tuple[str, ...]) -> None:
+        """The upstreams are these from now on, and are asked now.
+
+        What the others listed stands until one of these has answered: their samplers go on.
+        """
+        self._urls = urls
+        self._moved = self._refreshing is not None
+        if urls:
             self._ask()
 
     async def close(self) -> None:
@@ -75,22 +86,28 @@ class Listing:
         asked_at = self._asked_at
         return asked_at is not None and self._clock.now() - asked_at < MIN_REFRESH_S
 
-    def _refreshed(self, _: object) -> None:
+    def _refreshed(self, task: "asyncio.Task[None]") -> None:
         self._refreshing = None
+        if self._moved and self._urls and not task.cancelled():
+            self._ask()
+        self._moved = False
 
     async def _ask_all(self) -> None:
         self._rounds += 1
         self._asked_at = self._clock.now()
+        urls = self._urls
         answers = await asyncio.gather(
-            *(self._client.models(url) for url in self._urls), return_exceptions=True
+            *(self._client.models(url) for url in urls), return_exceptions=True
         )
-        for url, answer in zip(self._urls, answers, strict=True):
+        for url, answer in zip(urls, answers, strict=True):
             if isinstance(answer, Unavailable):
                 log.warning("no model list: %s", answer)
             elif isinstance(answer, BaseException):
                 raise answer
             else:
                 self._lists[url] = answer
+        if not self._lists.keys().isdisjoint(self._urls):
+            self._lists = {url: self._lists[url] for url in self._urls if url in self._lists}
         self.served = {model.id: model for listed in self._lists.values() for model in listed}
         now = self._clock.wall_time()
         self.since = {name: self.since.get(name, now) for name in self.served}

@@ -7,6 +7,7 @@ proxies from the environment, nothing decompressed.
 
 import asyncio
 import functools
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -35,11 +36,9 @@ class Pool:
         self._keepalive_s = settings.keepalive_s
         self._max_connections = settings.max_connections
         self._sweep_s = min(_SWEEP_S, settings.read_timeout_s / 4, (settings.keepalive_s or 1) / 4)
-        self._origins = {url: Origin(url) for url in settings.urls if urlsplit(url).hostname}
+        self._origins: dict[str, Origin] = {}
         # The connection used last is taken first, so the longest idle stand in front.
-        self._idle: dict[Origin, dict[Connection, None]] = {
-            origin: {} for origin in self._origins.values()
-        }
+        self._idle: dict[Origin, dict[Connection, None]] = {}
         # Those with a request on them, roughly the longest silent first.
         self._busy: dict[Connection, None] = {}
         self._connects: set[asyncio.Task[None]] = set()
@@ -47,6 +46,7 @@ class Pool:
         self._closed = True
         self.large = LargeBodies()
         self.sweeps = 0
+        self.serve(settings.urls)
 
     def __repr__(self) -> str:
         idle = sum(map(len, self._idle.values()))
@@ -117,18 +117,30 @@ class Pool:
     def forget_addresses(self) -> None:
         self._addresses.forget()
 
+    def serve(self, urls: Collection[str]) -> None:
+        for url in urls:
+            if url not in self._origins and urlsplit(url).hostname:
+                origin = self._origins[url] = Origin(url)
+                self._idle[origin] = {}
+        for url in [url for url in self._origins if url not in urls]:
+            for connection in self._idle.pop(self._origins.pop(url)):
+                connection.drop()
+
     # --- from the connections ---------------------------------------------------------------------
 
     def released(self, connection: Connection, *, reusable: bool) -> None:
         self._busy.pop(connection, None)
         if reusable and not self._closed:
-            if connection.retired:
+            idle = self._idle.get(connection.origin)
+            if connection.retired or idle is None:
                 connection.drop()
             else:
-                self._idle[connection.origin][connection] = None
+                idle[connection] = None
 
     def lost(self, connection: Connection) -> None:
-        self._idle[connection.origin].pop(connection, None)
+        idle = self._idle.get(connection.origin)
+        if idle is not None:
+            idle.pop(connection, None)
 
     def _gone(self, host: str, port: int, addresses: frozenset[str]) -> None:
         """A name has lost addresses: their connections end, once they are idle."""

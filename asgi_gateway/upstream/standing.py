@@ -1,5 +1,7 @@
 """How one upstream stands: its breaker, its health checks, its samples, and what it is called."""
 
+import itertools
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -38,6 +40,7 @@ class Upstream:
         "draining",
         "heard_at",
         "in_flight",
+        "leaving",
         "name",
         "probing",
         "up",
@@ -50,6 +53,8 @@ class Upstream:
         self.breaker = breaker
         self.in_flight = 0
         self.draining = False
+        # It is configured no more, and stays until its last sample is over.
+        self.leaving = False
         self.up = True
         self.heard_at: float | None = None
         # Samples that decide whether the breaker closes, and since when they are at the upstream.
@@ -64,11 +69,14 @@ class Upstream:
     @property
     def state(self) -> UpstreamState:
         breaker = _STATES[self.breaker.state]
-        return UpstreamState(self.name, breaker, self.up, self.draining, self.in_flight)
+        draining = self.draining or self.leaving
+        return UpstreamState(self.name, breaker, self.up, draining, self.in_flight)
 
     @property
     def why_not(self) -> str:
         """Why it takes no samples."""
+        if self.leaving:
+            return "is configured no more; it finishes what it has"
         if self.draining:
             return "is draining"
         if not self.up:
@@ -104,14 +112,11 @@ class Upstream:
         return change
 
 
-def names(urls: tuple[str, ...]) -> list[str]:
-    """What each is called in metrics and texts: host and port, without user, password and path;
-    those that share them are numbered."""
-    found: list[str] = []
-    for url in urls:
-        parts = urlsplit(url)
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        name = f"{host or 'no-host'}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-        same = sum(other == name or other.startswith(f"{name}#") for other in found)
-        found.append(f"{name}#{same + 1}" if same else name)
-    return found
+def name_of(url: str, taken: Collection[str]) -> str:
+    """What an upstream is called in metrics and texts: host and port, without user, password and
+    path; with a number behind where others have the same."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    name = f"{host or 'no-host'}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+    numbered = (f"{name}#{number}" for number in itertools.count(2))
+    return name if name not in taken else next(one for one in numbered if one not in taken)

@@ -1,7 +1,7 @@
 """A whole gateway without a socket: its upstream is this object, which keeps what it was sent."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 from unittest import mock
 
@@ -75,6 +75,8 @@ class InProcess:
     async def close(self) -> None: ...
 
     def forget_addresses(self) -> None: ...
+
+    def serve(self, urls: Collection[str]) -> None: ...
 
     async def health(self, url: str) -> None: ...
 

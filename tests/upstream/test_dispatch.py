@@ -1,6 +1,7 @@
 """The waiting line: at most so many starts in one turn of the loop, and all of them in the end."""
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
@@ -92,6 +93,8 @@ class Runs:
         return False
 
     def forget_addresses(self) -> None: ...
+
+    def serve(self, urls: Collection[str]) -> None: ...
 
     def send(self, exchange: Exchange, url: str, body: bytes, **_: object) -> None: ...
 

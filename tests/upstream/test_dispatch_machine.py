@@ -5,7 +5,7 @@ same records in the same order.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -50,6 +50,8 @@ class Line:
     async def close(self) -> None: ...
 
     def forget_addresses(self) -> None: ...
+
+    def serve(self, urls: Collection[str]) -> None: ...
 
     def is_sent(self, exchange: Exchange) -> bool:
         """All are; the line itself never asks."""

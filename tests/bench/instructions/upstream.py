@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from asgi_gateway.admission import Admission
@@ -80,6 +80,8 @@ class Upstream:
         return False
 
     def forget_addresses(self) -> None: ...
+
+    def serve(self, urls: Collection[str]) -> None: ...
 
 
 def settle() -> Run:
