@@ -8,8 +8,10 @@ from typing import Any, Final
 from asgi_gateway.access import bind, keys
 from asgi_gateway.access import command as hash_key
 from asgi_gateway.addresses import fault_of
+from asgi_gateway.clock import SystemClock
 from asgi_gateway.configuration import Loaded, leaves, load, shown
 from asgi_gateway.settings import Settings, SettingsError, TrainingSettings
+from asgi_gateway.sources import configured as sources
 from asgi_gateway.state import StateError
 from asgi_gateway.training.prefix import Prefix
 from asgi_gateway.upstream import naming
@@ -57,13 +59,14 @@ def main(argv: list[str] | None = None) -> int:
 def _problems(settings: Settings) -> list[str]:
     """What is wrong with a well-typed configuration."""
     problems = []
-    if not settings.upstream.urls:
+    if not settings.upstream.urls and not settings.upstream.source:
         problems.append(NO_UPSTREAM)
     problems += [
         f"upstream.urls: {shown('upstream.urls', url)} {fault}"
         for url in settings.upstream.urls
         if (fault := fault_of(url))
     ]
+    problems += sources.problems(settings.upstream, SystemClock())
     problems += _problems_of_training(settings.training)
     try:
         settings.server.host.encode("idna")  # as it is looked up

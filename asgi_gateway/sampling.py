@@ -28,6 +28,7 @@ from asgi_gateway.store.states import State
 from asgi_gateway.upstream.checks import Ask, Checks
 from asgi_gateway.upstream.exchange import Transport
 from asgi_gateway.upstream.fleet import NOT_AVAILABLE, SURVIVED_S
+from asgi_gateway.upstream.following import following
 from asgi_gateway.upstream.request import UpstreamRequest
 
 # A sample whose answer finds no room for so long takes it from results that nobody fetches.
@@ -76,6 +77,9 @@ class Sampling:
         if samplelog is not None:
             self.fleet.moved.append(samplelog.move)
         self._checks = Checks(self.fleet, clock, ask_health, settings.upstream.health_interval_s)
+        self._following = following(settings.upstream, self.fleet, clock)
+        if self._following is not None:
+            self._following.add_to(metrics)
         self._runs.add_to(metrics)
         self._dispatch = self._runs.dispatch
         self.bulk = Bulk(store, self._end)
@@ -206,6 +210,8 @@ class Sampling:
             wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0
             self._metrics.evicted_for_room += self.bulk.make_room_for(wanted_bytes, undelivered_by)
         self._checks.tick(now)
+        if self._following is not None:
+            self._following.tick()
         self._runs.tick(now)
 
     def shed(self, nbytes: int, undelivered: bool) -> int:
@@ -218,6 +224,8 @@ class Sampling:
         """Give every unfinished sample back, answer the polls parked for them, end the work."""
         self.delivery.stop_holding()
         self._checks.close()
+        if self._following is not None:
+            self._following.close()
         self.bulk.close()
         self._dispatch.stop()
         for record in self._store.unfinished():

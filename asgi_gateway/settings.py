@@ -34,6 +34,9 @@ class ServerSettings(_Section, frozen=True, kw_only=True):
 
 class UpstreamSettings(_Section, frozen=True, kw_only=True):
     urls: tuple[str, ...] = ()
+    # A database in which SkyRL publishes its vLLM, instead of URLs.
+    source: str = ""
+    source_interval_s: Positive = 30.0
     max_connections: Count = 2048
     connect_timeout_s: Positive = 60.0
     # No byte for so long ends a run, and so does its whole work clock.

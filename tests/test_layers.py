@@ -22,7 +22,7 @@
 | 5 | `openapi` |
 | 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy`, `upstream/retrying` |
-| 6 | `upstream/checks` |
+| 6 | `upstream/checks`, `upstream/following` |
 | 5 | `upstream/fleet` |
 | 4 | `upstream/run` |
 | 3 | `upstream/standing` |

@@ -98,6 +98,12 @@ class Fleet:
         if not set(wanted) <= set(present):
             self._recovered()
 
+    def is_without(self, why: str) -> None:
+        """Why there are none, for as long as there are none."""
+        self.without = why
+        if not self.upstreams:
+            self._look()
+
     def _have(self, urls: Sequence[str]) -> None:
         known = {upstream.url: upstream for upstream in self.upstreams}
         taken = {upstream.name for upstream in self.upstreams}
