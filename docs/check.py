@@ -57,6 +57,11 @@ def wrong_code(page: Path) -> Iterator[str]:
             compile(block, str(page), "exec", flags=0x2000)  # allows top-level await
         except SyntaxError as error:
             yield f"{page.relative_to(ROOT)}: an example does not compile: {error}"
+    if page.name == "embedding.md":
+        programs = [path.read_text() for path in (ROOT / "examples/embed").glob("*.py")]
+        for block in blocks:
+            if not any(block in program for program in programs):
+                yield f"{page.relative_to(ROOT)}: no program of examples/embed has {block[:60]!r}"
     if page.name == "README.md" and (ROOT / "examples/sample.py").read_text() not in blocks:
         yield "README.md: the snippet is not examples/sample.py"
 
