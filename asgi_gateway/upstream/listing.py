@@ -71,6 +71,7 @@ class Listing:
 
     async def close(self) -> None:
         """Stop asking; whoever waits for an answer goes on with what is known."""
+        self._moved = False
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
