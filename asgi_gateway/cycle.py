@@ -1,6 +1,6 @@
 """uvicorn's HTTP protocol with less work between a request's head and the application.
 
-The server is most of what a sample costs. Here a request has no `asyncio.Event` (a deque of 624
+The server is most of what a sample costs. Here nothing has an `asyncio.Event` (a deque of 624
 bytes), no copy of a body that came in one piece, no callback when its task ends, and no second look
 at a target that was parsed before. An application that has its whole answer hands it over in one
 call, by the extension REPLY: `send` takes two messages and regular expressions for their headers.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -56,6 +56,15 @@ class Arrival:
                 self._waiting = []
             self._waiting.append(future)
             await future
+
+
+class Flow(FlowControl):
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        # In the place of uvicorn's, as above.
+        self._transport = transport
+        self.read_paused = self.write_paused = False
+        self._is_writable_event: Arrival = Arrival(loop)  # type: ignore[assignment]
+        self._is_writable_event.set()
 
 
 class Rendered:
@@ -166,6 +175,10 @@ class CycleProtocol(HttpToolsProtocol):
     `serve`: no limit_concurrency, no root_path, no access log, no WebSockets."""
 
     cycle: Cycle
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = Flow(transport, self.loop)
 
     def on_headers_complete(self) -> None:
         parser, scope = self.parser, self.scope
