@@ -6,6 +6,7 @@ from typing import Final
 
 from asgi_gateway.access.door import Door
 from asgi_gateway.asgi import (
+    REPLY,
     App,
     Call,
     ClientGone,
@@ -91,7 +92,10 @@ class Answering:
             log.exception("bug while answering %.300r", scope["path"])
             self._metrics.bugs += 1
             reply = _INTERNAL_ERROR
-        await send_reply(send, reply, close=self._delivery.stopping)
+        extensions = scope.get("extensions")
+        at_once = extensions.get(REPLY) if extensions else None
+        if at_once is None or self._delivery.stopping or not at_once(reply):
+            await send_reply(send, reply, close=self._delivery.stopping)
 
     async def pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let what is behind us answer. A poll waits for a trainer that is away: the SDK repeats

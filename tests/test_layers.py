@@ -18,7 +18,7 @@
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
 | 5 | `outcomes` |
 | 4 | `samplelog`, `guarded` |
-| 3 | `gate` |
+| 3 | `cycle`, `gate` |
 | 5 | `openapi` |
 | 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy`, `upstream/retrying` |
@@ -51,7 +51,7 @@
 
 | library | where it may be imported |
 |---|---|
-| httptools | `upstream/connection`, `guarded` |
+| httptools | `upstream/connection`, `cycle`, `guarded` |
 | aiohttp | `upstream/client`, `upstream/post`, `training/connection`, `training/proxy`, |
 | aiohttp | `training/relay` |
 | yarl | `upstream/client`, `training/prefix` |
@@ -60,7 +60,7 @@
 | psycopg | `sources/postgres` |
 | simdjson | `codec/*` |
 | time | `clock` |
-| uvicorn | `serve`, `guarded` |
+| uvicorn | `serve`, `cycle`, `guarded` |
 """
 
 import ast
