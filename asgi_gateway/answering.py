@@ -25,6 +25,7 @@ from asgi_gateway.errors import Foreign, GatewayError, Unauthorized, WrongMethod
 from asgi_gateway.memory_watch import MemoryWatch
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.route import Match
+from asgi_gateway.settings import Settings
 from asgi_gateway.training.proxy import Proxy
 from asgi_gateway.training.trainer import Trainer
 
@@ -56,6 +57,9 @@ class Answering:
         self._hold_s = hold_s
         self._begin = begin
         self.is_open = False
+
+    def reconfigure(self, settings: Settings) -> None:
+        self._hold_s = settings.poll.hold_s
 
     async def answer(self, match: Match, scope: Scope, receive: Receive, send: Send) -> None:
         route, body, caller = match.route, b"", DEFAULT

@@ -23,12 +23,12 @@ from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
 from asgi_gateway.keeper import Keeper
-from asgi_gateway.kernel import memory_limit_bytes
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
 from asgi_gateway.memory_watch import MemoryWatch, process_meter
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.pauses import GcPauses, LoopLag
+from asgi_gateway.reloads import Reloadable, Reloads
 from asgi_gateway.rest import RestHandlers
 from asgi_gateway.route import BEYOND
 from asgi_gateway.routes import Table
@@ -36,6 +36,7 @@ from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.sampling import SWEEP_BUDGET, Sampling
 from asgi_gateway.sessions import Sessions
 from asgi_gateway.settings import Settings
+from asgi_gateway.store.budget import most_bytes
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.training.behind import what_is_behind
 from asgi_gateway.training.handshake import TrainerHandshake
@@ -53,7 +54,7 @@ TICK_S: Final = 0.1
 SILENCE_FIRST_S: Final = 1.0
 
 
-class Gateway:
+class Gateway(Reloadable):
     """An ASGI application; `inner` gets every path that the gateway does not own.
 
     Two gateways in one process share nothing. One gateway belongs to one event loop.
@@ -86,7 +87,7 @@ class Gateway:
             undelivered_s=settings.store.completed_ttl_s,
             delivered_s=settings.store.retrieved_ttl_s,
             max_in_flight=settings.store.max_in_flight,
-            max_bytes=settings.store.max_bytes or memory_limit_bytes() // 2,
+            max_bytes=most_bytes(settings.store),
             cursor_base=(
                 self._keeper.begin(ids.epoch, self._clock.wall_time()) if self._keeper else 0
             ),
@@ -175,6 +176,9 @@ class Gateway:
             hold_s=settings.poll.hold_s,
             begin=self.open,
         )
+        told = (self._sampling, self._sessions, self._drain, self._catalog, self._table)
+        more = (self._answering, self._samplelog)
+        self._reloads = Reloads(settings, (*told, *more), self._door, self._clock, self._metrics)
         self._allocator = Allocator(malloc_trim())
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
@@ -238,11 +242,6 @@ class Gateway:
         self._sampling.delivery.stop_holding()
         if isinstance(self._behind, Proxy):
             self._behind.stop_holding()
-
-    def reload_keys(self) -> None:
-        """Read the keys file again now; within the gateway's event loop."""
-        if self._door is not None:
-            self._door.reload()
 
     async def close(self) -> None:
         """End all work and connections; unfinished samples answer 410 until the process is gone."""

@@ -26,6 +26,7 @@ from asgi_gateway.protocol import reader
 from asgi_gateway.replies import Failed, Finished
 from asgi_gateway.sampling import Sampling
 from asgi_gateway.sessions import SamplingSession, Sessions
+from asgi_gateway.settings import Settings
 from asgi_gateway.store.completions import Completion, Page
 from asgi_gateway.store.records import Record
 from asgi_gateway.upstream.catalog import Catalog
@@ -59,6 +60,9 @@ class SamplingHandlers:
         self._metrics = metrics
         self._inline_bytes = inline_bytes
         self._behind = behind
+
+    def reconfigure(self, settings: Settings) -> None:
+        self._inline_bytes = settings.poll.inline_bytes
 
     async def _sampler(self, sampling_session_id: str, call: Call) -> SamplingSession:
         """A sampling session of this caller, alive from now; the trainer may have minted it."""

@@ -12,7 +12,7 @@ from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
 from asgi_gateway.sessions import Session, Sessions
-from asgi_gateway.settings import ClientSettings
+from asgi_gateway.settings import ClientSettings, Settings
 from asgi_gateway.upstream.catalog import Catalog, Model
 
 OK: Final = json_reply(replies.Healthy())
@@ -39,10 +39,18 @@ class HandshakeHandlers:
         self._catalog = catalog
         self._metrics = metrics
         self._admission = admission
-        self._config = json_reply(_config(client, journaled))
+        self._journaled = journaled
+        self._take(client)
+
+    def _take(self, client: ClientSettings) -> None:
+        self._config = json_reply(_config(client, self._journaled))
         self._dynamic_config = json_reply(
             replies.DynamicFlags(client.refresh_interval_sec, client.sample_cancel_enabled)
         )
+
+    def reconfigure(self, settings: Settings) -> None:
+        """What clients are told from now on."""
+        self._take(settings.client)
 
     async def client_config(self, call: Call) -> Reply:
         _CLIENT_CONFIG(call.body)

@@ -16,10 +16,9 @@ from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
 from asgi_gateway.delivery import Delivery
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable, UpstreamError
-from asgi_gateway.ids import names_other_request
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.outcomes import Outcomes
-from asgi_gateway.settings import Settings
+from asgi_gateway.settings import Settings, UpstreamSettings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import RUNNING
@@ -30,9 +29,8 @@ from asgi_gateway.upstream.exchange import Answer, Exchange, Transport
 from asgi_gateway.upstream.fleet import NOT_AVAILABLE, Fleet
 from asgi_gateway.upstream.remedy import OURS_RETRY_S, Remedies, Retry
 from asgi_gateway.upstream.retrying import Repeats, RetryBudget
-from asgi_gateway.upstream.run import Run
+from asgi_gateway.upstream.run import Run, completion
 from asgi_gateway.upstream.standing import Upstream
-from asgi_gateway.upstream.verdict import judge
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +92,14 @@ class Runs:
             give_back=lambda record: self._give_back(record, Unavailable(WAITED_IN_VAIN)),
         )
 
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        self._silent_s = settings.silent_s
+        self._budget.share = settings.retry_budget
+        self._remedies.reconfigure(settings)
+        self._transport.reconfigure(settings)
+        self.fleet.reconfigure(settings)
+        self.dispatch.reconfigure(settings.max_connections, settings.unavailable_grace_s)
+
     # --- out and back ----------------------------------------------------------------------------
 
     def _begin(self, record: Record) -> Exchange:
@@ -153,7 +159,7 @@ class Runs:
             return
         record = run.record
         try:
-            body = _completion(record, answer)
+            body = completion(record, answer)
             arrays = self._decoder.decode(body, record.want, record.prompt_tokens)
             self._succeeded(run, encode(arrays))
         except Exception as error:  # noqa: BLE001 - told apart there
@@ -177,7 +183,7 @@ class Runs:
         record = run.record
         if not self.dispatch.runs(record, run):
             return None
-        body = _completion(record, answer)
+        body = completion(record, answer)
         steps = self._decoder.steps(body, record.want, record.prompt_tokens)
         while self.dispatch.runs(record, run):
             try:
@@ -302,18 +308,3 @@ class Runs:
     def settled(self, record: Record) -> None:
         self._outcomes.settled(record, self._clock.now())
         self._delivery.settled(record)
-
-
-def _completion(record: Record, answer: Answer) -> bytes:
-    """The body of a completion of this record.
-
-    Raises:
-        UpstreamError: it is none, or another's.
-    """
-    body = answer.body()
-    failure = judge(answer.status, body, answer.retry_after)
-    if failure is not None:
-        raise failure
-    if names_other_request(body, record.request_id):
-        raise Interrupted("the upstream answered another request on this connection")
-    return body

@@ -22,7 +22,7 @@ from asgi_gateway.caller import DEFAULT
 from asgi_gateway.clock import Clock
 from asgi_gateway.linefile import LineFile
 from asgi_gateway.metrics import Metrics
-from asgi_gateway.settings import LogSettings, SettingsError
+from asgi_gateway.settings import LogSettings, Settings, SettingsError
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import SUCCEEDED
 
@@ -82,8 +82,7 @@ class SampleLog:
         self._clock = clock
         self._model_of = model_of
         self._shown = {url: shown_url(url) for url in urls}
-        self._slow_s = settings.slow_s
-        self._chosen_below = round(settings.success_share * _SHARES)
+        self._take(settings)
         self._queue: deque[Line] = deque()
         self._encoder = msgspec.json.Encoder()
         self._wake = threading.Event()
@@ -94,6 +93,14 @@ class SampleLog:
         self.written = 0
         self._overflowed = 0
         self._unwritten = 0
+
+    def _take(self, settings: LogSettings) -> None:
+        self._slow_s = settings.slow_s
+        self._chosen_below = round(settings.success_share * _SHARES)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Which lines are written from now on."""
+        self._take(settings.log)
 
     def __repr__(self) -> str:
         return f"<SampleLog {self._file!r}, {len(self._queue)} queued, {self.dropped} dropped>"

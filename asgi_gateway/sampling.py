@@ -87,6 +87,13 @@ class Sampling:
         self._wanted_bytes = 0
         self._no_room = Shortage()
 
+    def reconfigure(self, settings: Settings) -> None:
+        self.delivery.reconfigure(settings.poll)
+        self._runs.reconfigure(settings.upstream)
+        self._checks.reconfigure(settings.upstream.health_interval_s)
+        self._store.reconfigure(settings.store.completed_ttl_s, settings.store.retrieved_ttl_s)
+        self._store.budget.reconfigure(settings.store)
+
     # --- accept ----------------------------------------------------------------------------------
 
     def submit(

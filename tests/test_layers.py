@@ -16,7 +16,8 @@
 | 7 | `runs`, `training/behind` |
 | 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
-| 5 | `outcomes` |
+| 5 | `outcomes`, `reloads` |
+| 4 | `validity` |
 | 4 | `samplelog`, `guarded` |
 | 3 | `cycle`, `gate` |
 | 5 | `openapi` |
@@ -43,7 +44,7 @@
 | 0 | `addresses`, `caller` |
 | 1 | `configuration`, `admission`, `procfs`, `protocol`, `replies`, `pauses` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
-| 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
+| 0 | `clock`, `errors`, `metrics`, `settings/*`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `store/shortage` |
 | 0 | `codec`, `upstream`, `upstream/poison`, `upstream/window`, `training`, `turns`, `allocator` |
 

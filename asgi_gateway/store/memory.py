@@ -79,6 +79,11 @@ class MemoryStore:
         """Polls held now, batched ones included."""
         return len(self.waiting) + self.targets.parked
 
+    def reconfigure(self, undelivered_s: float, delivered_s: float) -> None:
+        """Other lifetimes, for what is held too."""
+        self._undelivered.lifetime_s = undelivered_s
+        self._delivered.lifetime_s = delivered_s
+
     # --- accept ----------------------------------------------------------------------------------
 
     def find(self, request_id: str) -> Record | None:
@@ -88,10 +93,8 @@ class MemoryStore:
         self, sampling_session_id: str, seq_id: int, digest: bytes
     ) -> Record | Lost | None:
         """The record of an earlier submit of the same sample, or the note that it was lost: then it
-        is accepted again under the same id.
-
-        Raises:
-            Unsupported: the same seq_id came with another body; 409 would be repeated blindly.
+        is accepted again under the same id. Raises Unsupported where the same seq_id came with
+        another body: 409 would be repeated blindly.
         """
         known = self.targets.known(sampling_session_id, seq_id)
         if known is not None and known.digest != digest:
@@ -220,10 +223,7 @@ class MemoryStore:
     # --- deliver ---------------------------------------------------------------------------------
 
     def delivered(self, record: Record, now: float) -> bool:
-        """An answer with the outcome went out on a connection that was still open.
-
-        Returns whether it was the first.
-        """
+        """An answer with the outcome went out on an open connection; whether it was the first."""
         if record.state not in SETTLED:
             return False
         first = self._undelivered.stop(record)

@@ -219,6 +219,9 @@ class Client:
         """Resolve the upstreams' names anew at the next connect."""
         self.addresses.forget()
 
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        self._settings = settings
+
     def serve(self, urls: Collection[str]) -> None:
         self._urls = {url: URL(url.rstrip("/") + "/v1/completions") for url in urls}
 

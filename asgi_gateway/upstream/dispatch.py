@@ -91,6 +91,11 @@ class Dispatch:
             f" {self._repeats!r}>"
         )
 
+    def reconfigure(self, max_connections: int, grace_s: float) -> None:
+        """Other limits: what runs beyond them finishes. More of it is used from the next pump."""
+        self._max_connections = max_connections
+        self._repeats.grace_s = grace_s
+
     @property
     def running(self) -> int:
         return len(self._running)

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.large import Permit
 
 # What a connect fails with where this machine has no more of something.
@@ -104,6 +105,9 @@ class Transport(Protocol):
 
     def forget_addresses(self) -> None:
         """Resolve the upstreams' names anew at the next connect."""
+
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        """Other limits, from now on."""
 
     def serve(self, urls: Collection[str]) -> None:
         """The upstreams are these from now on; requests under way to others are over before."""

@@ -98,6 +98,17 @@ class Fleet:
         if not set(wanted) <= set(present):
             self._recovered()
 
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        """Other limits for all, and other upstreams where it is the settings that name them."""
+        self.affinity = Affinity(settings).of
+        self._failures, self._probes = settings.breaker_failures, settings.breaker_probes
+        for upstream in self.upstreams:
+            upstream.breaker.reconfigure(self._failures, self._probes)
+        if not settings.source:
+            self.replace(settings.urls)
+        self._look()
+        self._recovered()
+
     def is_without(self, why: str) -> None:
         """Why there are none, for as long as there are none."""
         self.without = why

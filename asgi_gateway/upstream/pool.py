@@ -34,7 +34,6 @@ class Pool:
         self._connect_timeout_s = settings.connect_timeout_s
         self._read_timeout_s = settings.read_timeout_s
         self._keepalive_s = settings.keepalive_s
-        self._max_connections = settings.max_connections
         self._sweep_s = min(_SWEEP_S, settings.read_timeout_s / 4, (settings.keepalive_s or 1) / 4)
         self._origins: dict[str, Origin] = {}
         # The connection used last is taken first, so the longest idle stand in front.
@@ -46,6 +45,7 @@ class Pool:
         self._closed = True
         self.large = LargeBodies()
         self.sweeps = 0
+        self.reconfigure(settings)
         self.serve(settings.urls)
 
     def __repr__(self) -> str:
@@ -116,6 +116,9 @@ class Pool:
 
     def forget_addresses(self) -> None:
         self._addresses.forget()
+
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        self._max_connections = settings.max_connections
 
     def serve(self, urls: Collection[str]) -> None:
         for url in urls:

@@ -2,9 +2,12 @@
 
 from typing import Protocol
 
+from asgi_gateway.errors import Interrupted
+from asgi_gateway.ids import names_other_request
 from asgi_gateway.store.records import Record
 from asgi_gateway.upstream.exchange import Answer, Exchange
 from asgi_gateway.upstream.standing import Upstream
+from asgi_gateway.upstream.verdict import judge
 
 
 class Runs(Protocol):
@@ -38,3 +41,18 @@ class Run(Exchange):
 
     def failed(self, error: Exception) -> None:
         self._runs.failed(self, error)
+
+
+def completion(record: Record, answer: Answer) -> bytes:
+    """The body of a completion of this record.
+
+    Raises:
+        UpstreamError: it is none, or another's.
+    """
+    body = answer.body()
+    failure = judge(answer.status, body, answer.retry_after)
+    if failure is not None:
+        raise failure
+    if names_other_request(body, record.request_id):
+        raise Interrupted("the upstream answered another request on this connection")
+    return body

@@ -6,6 +6,7 @@ from collections.abc import Collection
 import pytest
 
 from asgi_gateway.codec import Want
+from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
@@ -91,6 +92,8 @@ class Runs:
 
     def heard_within(self, url: str, seconds: float) -> bool:
         return False
+
+    def reconfigure(self, settings: UpstreamSettings) -> None: ...
 
     def forget_addresses(self) -> None: ...
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from asgi_gateway.errors import Overloaded
+from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import SETTLED, State
 from asgi_gateway.upstream import dispatch
@@ -48,6 +49,8 @@ class Line:
     def open(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    def reconfigure(self, settings: UpstreamSettings) -> None: ...
 
     def forget_addresses(self) -> None: ...
 

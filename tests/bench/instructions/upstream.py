@@ -13,6 +13,7 @@ from asgi_gateway.ids import Ids
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.runs import Runs
+from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.connection import Connection
 from asgi_gateway.upstream.exchange import Answer, Exchange
@@ -78,6 +79,8 @@ class Upstream:
 
     def heard_within(self, url: str, seconds: float) -> bool:
         return False
+
+    def reconfigure(self, settings: UpstreamSettings) -> None: ...
 
     def forget_addresses(self) -> None: ...
 
