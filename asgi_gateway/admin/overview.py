@@ -61,6 +61,7 @@ class Overviews:
 
     def reconfigure(self, settings: Settings) -> None:
         """What is shown as in effect."""
+        self._parts = msgspec.structs.replace(self._parts, settings=settings)
         self._settings = _settings(settings)
 
     async def json(self) -> bytes:
