@@ -68,6 +68,7 @@ def another(path: str, folder: Path) -> Any:
         "training.url": "http://127.0.0.1:3",
         "server.host": "127.0.0.2",
         "id_key": "sixteen characters and more",
+        "upstream.source": "sqlite:////nowhere/tinker.db",
     }
     if path in special:
         return special[path]
@@ -155,8 +156,8 @@ def _told_by(served: tuple[Gateway, Server]) -> dict[str, Any]:
 
 # What counts how often something was told, and what is of one file or moment.
 _OWN = ("_reloads.taken", "_door.reloads", "_door._loaded", "_loaded[", "._seen", ".heard_at")
-# Of the process, which is the same for all.
-_MACHINE = ("_fields[", "_memory.reading")
+# Of the process, which is the same for all; what the client would use if it were the transport.
+_MACHINE = ("_fields[", "_memory.reading", "_client._urls")
 
 
 @pytest.mark.parametrize("path", RELOADABLE)
@@ -210,7 +211,9 @@ async def test_what_is_not_marked_is_refused_by_name(path: str, tmp_path: Path) 
     other = {path: another(path, tmp_path), "poll.hold_s": 7, "models.adapter_name": "x"}
     with pytest.raises(SettingsError) as caught:
         await gateway.reload(made(other, tmp_path))
-    first, second = caught.value.problems
+    first, *others, second = caught.value.problems
+    # Beside URLs there is no source.
+    assert len(others) == (path == "upstream.source")
     assert first.startswith(f"{path}: from ")
     assert first.endswith(" needs a restart")
     assert second.startswith("models.adapter_name: ")
@@ -291,6 +294,8 @@ async def test_a_part_that_fails_takes_the_others_back(
         "last",
         "_rounds",
         "_synced_at",
+        "_listing._moved",
+        "_listing._refreshing",
     )
     assert {
         way: (was[way], got.get(way, ...))
@@ -322,7 +327,7 @@ async def test_what_changed_is_said_without_secrets(
     }
     vars(gateway)["_clock"].advance(60)
     await gateway.reload(made(other, tmp_path))
-    (message,) = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    (message,) = [r.message for r in caplog.records if "read again" in r.message]
     assert "poll.hold_s from 30.0 to 7.0" in message
     assert "access.keys from () to (hidden)" in message
     assert "('http://127.0.0.1:1',)" in message

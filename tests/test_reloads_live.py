@@ -169,9 +169,7 @@ async def test_one_that_comes_back_is_given_samples_again() -> None:
             await held.running()
             gateway.gateway.drain_upstream(right.url, True)
             await use(gateway, right)
-            assert gateway.gateway.fleet.reason.endswith(
-                f"{name(left)} was taken out of the configuration"
-            )
+            assert gateway.gateway.fleet.reason.endswith(f": {name(right)} is draining")
             with pytest.raises(NotFound, match="no upstream has this URL"):
                 gateway.gateway.drain_upstream(left.url, False)
             assert (await gateway.submit(500)).status == 429

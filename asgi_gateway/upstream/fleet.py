@@ -6,9 +6,6 @@ from typing import Final
 
 from asgi_gateway.admission import Admission
 from asgi_gateway.errors import (
-    Aborted,
-    EngineFault,
-    Interrupted,
     NotFound,
     Overloaded,
     Unavailable,
@@ -22,6 +19,7 @@ from asgi_gateway.upstream.choice import Affinity, pick
 from asgi_gateway.upstream.exchange import Exchange
 from asgi_gateway.upstream.run import Run
 from asgi_gateway.upstream.standing import Upstream, UpstreamState, name_of
+from asgi_gateway.upstream.verdict import speaks_against
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +183,7 @@ class Fleet:
         now."""
         if isinstance(error, Unavailable) and error.ours:
             return False
-        if not _counts(error):
+        if not speaks_against(error):
             self.answered(upstream, turn, now)
             return False
         if self.doubted is not None and isinstance(error, Unavailable):
@@ -218,23 +216,11 @@ class Fleet:
             breaker = upstream.breaker
             if breaker.tick(now):
                 self._look()
-            elif breaker.state == HALF_OPEN and self._survived(upstream, now, is_sent):
+            elif breaker.state == HALF_OPEN and upstream.survived(now, SURVIVED_S, is_sent):
                 breaker.close(now)
                 self._closed(upstream)
         if leave:
             self._forget_left()
-
-    def _survived(
-        self, upstream: Upstream, now: float, is_sent: Callable[[Exchange], bool]
-    ) -> bool:
-        for exchange, since in upstream.probing.items():
-            if not is_sent(exchange):  # it connects, for the first time or anew
-                upstream.probing[exchange] = None
-            elif since is None:
-                upstream.probing[exchange] = now
-            elif now - since >= SURVIVED_S:
-                return True
-        return False
 
     def checked(self, upstream: Upstream, alive: bool, now: float) -> None:
         """The outcome of a health check."""
@@ -287,7 +273,12 @@ class Fleet:
         for metric, kind, text, read in (
             ("upstream_inflight", "gauge", "Samples there.", each(lambda u: u.in_flight)),
             ("upstream_up", "gauge", "1: health checks pass.", each(lambda u: int(u.up))),
-            ("upstream_draining", "gauge", "1: it is drained.", each(lambda u: int(u.draining))),
+            (
+                "upstream_draining",
+                "gauge",
+                "1: it is drained.",
+                each(lambda u: int(u.draining or u.leaving)),
+            ),
             (
                 "breaker_state",
                 "gauge",
@@ -321,11 +312,3 @@ class Fleet:
 def _refusal(_: str) -> Overloaded:
     """Without the upstreams' names, which are for operators: the SDK repeats the submit."""
     return Overloaded(f"{NOT_AVAILABLE}; try again")
-
-
-def _counts(error: UpstreamError) -> bool:
-    """Whether an error speaks against the upstream. A 4xx proves that it lives; an abort is the
-    engine's answer to one sample."""
-    if isinstance(error, Aborted):
-        return False
-    return isinstance(error, (Unavailable, EngineFault, Interrupted))

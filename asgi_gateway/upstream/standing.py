@@ -1,7 +1,7 @@
 """How one upstream stands: its breaker, its health checks, its samples, and what it is called."""
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -92,6 +92,17 @@ class Upstream:
     def silent_s(self, now: float) -> float:
         """How long nothing has come though samples are there."""
         return now - self.heard_at if self.in_flight and self.heard_at is not None else 0.0
+
+    def survived(self, now: float, for_s: float, is_sent: Callable[[Exchange], bool]) -> bool:
+        """Whether one of those that decide has been there for so long."""
+        for exchange, since in self.probing.items():
+            if not is_sent(exchange):  # it connects, for the first time or anew
+                self.probing[exchange] = None
+            elif since is None:
+                self.probing[exchange] = now
+            elif now - since >= for_s:
+                return True
+        return False
 
     def checked(self, alive: bool) -> bool:
         """Take in a health check; returns whether `up` changed.
