@@ -1,4 +1,4 @@
-"""Checks the docs: links lead somewhere, examples are tested ones, settings have their defaults,
+"""Checks the docs: links lead somewhere, examples are tested ones, what is generated is fresh,
 names of ours exist, every method of the SDK has its verdict.
 
 Run by `make check`. Prints every problem and exits 1, or nothing and exits 0.
@@ -10,16 +10,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cli_reference
 import sdk_support
-
-from asgi_gateway.configuration import leaves
-from asgi_gateway.settings import Settings
+import settings_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+\s+(.*)$", re.MULTILINE)
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SETTING = re.compile(r"^\| `([a-z_.]+)` \| `([^`]*)` \|", re.MULTILINE)
 NAME = re.compile(r"`(?:from |import )?(asgi_gateway(?:\.\w+)+)(?=[`(. ])")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -66,27 +64,6 @@ def wrong_code(page: Path) -> Iterator[str]:
         yield "README.md: the snippet is not examples/sample.py"
 
 
-def wrong_settings(page: Path) -> Iterator[str]:
-    """Settings whose row is missing from the reference, stale, or has another default."""
-    if page.name != "settings.md":
-        return
-    documented = dict(SETTING.findall(page.read_text()))
-    actual = {path: repr(default_of(path)).replace("'", '"') for path, _ in leaves(Settings)}
-    for path in sorted(documented.keys() | actual.keys()):
-        if documented.get(path) != actual.get(path):
-            yield (
-                f"docs/settings.md: {path} is documented as {documented.get(path)},"
-                f" its default is {actual.get(path)}"
-            )
-
-
-def default_of(path: str) -> object:
-    value: object = Settings()
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
-
-
 def wrong_names(page: Path) -> Iterator[str]:
     """Dotted names of ours in backticks that cannot be imported."""
     for name in sorted(set(NAME.findall(FENCE.sub("", page.read_text())))):
@@ -98,13 +75,14 @@ def wrong_names(page: Path) -> Iterator[str]:
 
 def main() -> int:
     problems = [problem for page in pages() for check in CHECKS for problem in check(page)]
-    problems += sdk_support.problems()
+    for generated in (sdk_support, settings_reference, cli_reference):
+        problems += generated.problems()
     for problem in problems:
         sys.stderr.write(problem + "\n")
     return 1 if problems else 0
 
 
-CHECKS = (broken_links, wrong_code, wrong_settings, wrong_names)
+CHECKS = (broken_links, wrong_code, wrong_names)
 
 if __name__ == "__main__":
     raise SystemExit(main())
