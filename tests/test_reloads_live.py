@@ -192,6 +192,26 @@ async def test_all_others_at_once_and_the_models_of_the_new_one() -> None:
             assert model["model_name"] == "new-one"
 
 
+async def test_what_a_source_has_told_stays(upstream: FakeUpstream, tmp_path: Path) -> None:
+    source = f"sqlite:///{tmp_path}/tinker.db"
+
+    def told(**changed: Any) -> dict[str, Any]:
+        return {"upstream__urls": [], "upstream__source": source, **changed}
+
+    async with driven("", **told()) as gateway:
+        gateway.gateway.fleet.replace([upstream.url])
+        before = gateway.gateway.fleet.upstreams
+        assert await gateway.gateway.reload(support.settings("", **told(poll__hold_s=3))) == (
+            "poll.hold_s",
+        )
+        assert gateway.gateway.fleet.upstreams == before
+        await gateway.handshake()
+        (request_id,) = await submitted(gateway, 1)
+        assert await outcome(gateway, request_id) == 200
+        with pytest.raises(SettingsError, match=r"upstream\.source: from .* needs a restart"):
+            await gateway.gateway.reload(support.settings(upstream.url))
+
+
 # --- some of the others, as a client sees them ----------------------------------------------------
 
 
