@@ -48,6 +48,8 @@ class UpstreamSettings(_Section, frozen=True, kw_only=True):
     health_interval_s: NotNegative = 5.0
     health_timeout_s: Positive = 5.0
     silent_s: Positive = 120.0
+    # By what the sample asked for where not given.
+    answer_bytes: Count | None = None
     retry_budget: Annotated[float, Meta(ge=0, le=10)] = 0.2
     affinity: Literal["sample", "session", "none"] = "sample"
     transport: Literal["httptools", "aiohttp"] = "httptools"

@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from asgi_gateway.errors import Interrupted, StaleConnection, UpstreamError
-from asgi_gateway.upstream.exchange import Answer, Exchange
+from asgi_gateway.upstream.exchange import Answer, Exchange, too_large
 from asgi_gateway.upstream.large import LARGE_BYTES, LargeBodies, Permit
 from asgi_gateway.upstream.origin import Origin
 
@@ -46,11 +46,13 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_again",
         "_body",
+        "_cap_bytes",
         "_exchange",
         "_head",
         "_owner",
         "_parser",
         "_permit",
+        "_room",
         "_started_sweep",
         "_status",
         "_transport",
@@ -75,6 +77,8 @@ class Connection(asyncio.Protocol):
         self._used = False
         self._again = False
         self._permit: Permit | None = None
+        # Of a large answer: its bound, and what of that is left.
+        self._cap_bytes = self._room = 0
         # Of a whole answer, else 0.
         self._status = 0
         self._started_sweep = 0
@@ -136,12 +140,24 @@ class Connection(asyncio.Protocol):
             return
         if not self._head or not self._body:
             self._begun(exchange, data)
-        if self._permit is None and self._exchange is not None:
-            self._grown()
+        if self._permit is None:
+            if self._exchange is not None:
+                self._grown(exchange)
+        else:
+            # With what frames it, so that a body in many small chunks has its bound too.
+            self._room -= len(data)
+            if self._room < 0:
+                self.fail(too_large(self._cap_bytes))
 
-    def _grown(self) -> None:
+    def _grown(self, exchange: Exchange) -> None:
         """Wait with the rest of a large answer while enough others come in."""
-        if sum(map(len, self._body)) >= LARGE_BYTES:
+        nbytes = sum(map(len, self._body))
+        if nbytes >= LARGE_BYTES:
+            self._cap_bytes = exchange.answer_cap()
+            self._room = self._cap_bytes - nbytes
+            if self._room < 0:
+                self.fail(too_large(self._cap_bytes))
+                return
             self._permit = self._owner.large.permit(self)
             if self._permit is None:
                 self._transport.pause_reading()
