@@ -145,6 +145,8 @@ class AccessSettings(_Section, frozen=True, kw_only=True):
 
     keys_file: str = ""
     keys: tuple[str, ...] = ()
+    # Without keys, names beside those that no page from elsewhere can have; `*` is any.
+    hosts: tuple[str, ...] = ()
 
 
 class StateSettings(_Section, frozen=True, kw_only=True):
