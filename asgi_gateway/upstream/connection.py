@@ -128,6 +128,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()  # nobody asked
             return
         self.heard_at = self._owner.loop.time()
+        in_head = not self._body
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -138,7 +139,7 @@ class Connection(asyncio.Protocol):
         if self._status:
             self._answered(exchange, data)
             return
-        if not self._head or not self._body:
+        if in_head:
             self._begun(exchange, data)
         if self._permit is None:
             if self._exchange is not None:
@@ -193,7 +194,7 @@ class Connection(asyncio.Protocol):
             self.fail(Interrupted(f"the upstream connection broke: {what}"))
 
     def _begun(self, exchange: Exchange, data: bytes) -> None:
-        """A part of an answer came, of which all before held no byte of the body."""
+        """A part of an answer came, and all before it held no byte of the body."""
         self._head += data
         if self._body:
             if 200 <= self._parser.get_status_code() < 300:
@@ -233,12 +234,20 @@ class Connection(asyncio.Protocol):
 
 def _framed(head: bytes) -> bool:
     """Whether headers say where the body ends."""
-    names = head.partition(b"\r\n\r\n")[0].lower()
+    names = _last(head).lower()
     return b"\r\ncontent-length:" in names or b"\r\ntransfer-encoding:" in names
 
 
+def _last(head: bytes) -> bytes:
+    """The head of an answer, without interim ones before it and what follows."""
+    first, _, rest = head.partition(b"\r\n\r\n")
+    while rest and first[8:10] == b" 1":
+        first, _, rest = rest.partition(b"\r\n\r\n")
+    return first
+
+
 def _retry_after(head: bytes) -> str | None:
-    for line in head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]:
+    for line in _last(head).split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"retry-after":
             return value.strip().decode("latin-1")
