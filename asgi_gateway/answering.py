@@ -18,10 +18,11 @@ from asgi_gateway.asgi import (
     read_body,
     replayed,
     send_reply,
+    unless_unknown,
 )
 from asgi_gateway.caller import DEFAULT
 from asgi_gateway.delivery import Delivery
-from asgi_gateway.errors import Foreign, GatewayError, Unauthorized, WrongMethod
+from asgi_gateway.errors import Foreign, ForeignId, GatewayError, Unauthorized, WrongMethod
 from asgi_gateway.memory_watch import MemoryWatch
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.route import Match
@@ -80,6 +81,8 @@ class Answering:
             return
         except GatewayError as error:
             if isinstance(error, Foreign) and self._behind is not None:
+                if isinstance(error, ForeignId) and self._door is not None:
+                    send = unless_unknown(send, error_reply(error))
                 if self._trainer is not None:
                     send = self._trainer.overheard(body, send, caller.name)
                 if cap_bytes is not None:

@@ -104,6 +104,22 @@ async def send_reply(send: Send, reply: Reply, *, close: bool = False) -> None:
     await send({"type": "http.response.body", "body": reply.body})
 
 
+def unless_unknown(send: Send, reply: Reply) -> Send:
+    """A send() that passes every answer on but a 404, in whose place it sends `reply`."""
+    unknown = False
+
+    async def send_or_reply(message: Message) -> None:
+        nonlocal unknown
+        if message["type"] == "http.response.start" and message["status"] == 404:
+            unknown = True
+        elif not unknown:
+            await send(message)
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            await send_reply(send, reply)
+
+    return send_or_reply
+
+
 @functools.lru_cache(maxsize=4096)
 def _headers(content_type: bytes, size: int) -> tuple[tuple[bytes, bytes], ...]:
     """Most answers have one of a few sizes."""

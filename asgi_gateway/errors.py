@@ -57,6 +57,11 @@ class Foreign(NotFound):
     """An id that is not of our making: where a trainer is behind us, it may be the trainer's."""
 
 
+class ForeignId(Foreign):
+    """The same of an id that may be another caller's to others: where keys are configured and the
+    trainer does not know it either, it is answered in our words, as another caller's is."""
+
+
 class WrongMethod(RequestError):
     status = 405
 

@@ -7,7 +7,7 @@ What a request costs is one entry among the idle connections. `guarded` is the c
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from asgi_gateway.metrics import Metrics
@@ -27,6 +27,9 @@ LINGER_S: Final = 5.0
 BODY_BYTES_PER_S: Final = 64 << 10
 # What a reader takes at least in `limits.write_s`, unless it takes all.
 WRITE_BYTES: Final = 16 << 10
+
+
+NameCheck = Callable[[Iterable[tuple[bytes, bytes]]], str | None]
 
 
 class Visitor(Protocol):
@@ -57,8 +60,10 @@ class FrontDoor:
         keepalive_s: float,
         connections: int,
         metrics: Metrics,
+        refused_name: NameCheck | None = None,
     ) -> None:
-        """connections: how many at most."""
+        """connections: how many at most. refused_name: says why the Host of headers is refused."""
+        self.refused_name = refused_name
         self._keepalive_s = keepalive_s
         self._closed = metrics.closed
         self.now = 0.0

@@ -22,6 +22,7 @@ from asgi_gateway.refused import (
     Refused,
     check_framing,
     check_head,
+    check_name,
     check_trailers,
     malformed,
     refusing,
@@ -48,10 +49,11 @@ class GuardedProtocol(CycleProtocol):
         self._refusal: Refused | None = None
         self._phase = _BETWEEN
         self._silent = True
+        # Whether its first request was by a name of ours: a browser has connections for each name.
+        self._named = self.door.refused_name is None
         self._large = False
         self._head_bytes = 0
-        # Of the body that is being read: bytes, those of them that are framing, those since its
-        # last data, and times.
+        # Of the body that is being read: bytes, framing, those since its last data, and times.
         self._received = self._framing = self._bare = 0
         self._began_at = self._heard_at = 0.0
 
@@ -131,6 +133,7 @@ class GuardedProtocol(CycleProtocol):
             or len(self.url) > MAX_TARGET_BYTES
             or self._large
             or self.pipeline
+            or not self._named
             or not self.parser.should_keep_alive()
         ):
             self._check_head()
@@ -142,6 +145,9 @@ class GuardedProtocol(CycleProtocol):
         try:
             nbytes = sum([len(name) + len(value) + 4 for name, value in self.headers])
             check_head(self.url, len(self.headers), nbytes)
+            if not self._named:
+                check_name(self.door.refused_name, self.headers)
+                self._named = True
             if self.parser.get_http_version() == "0.9":
                 raise malformed("HTTP/0.9 is not spoken here")
             if len(self.pipeline) >= MAX_PIPELINED:
@@ -307,8 +313,3 @@ class GuardedProtocol(CycleProtocol):
             return False
         self._refuse(Refused("body_timeout", 408, text))
         return True
-
-
-def protocol_class(door: FrontDoor) -> type[asyncio.Protocol]:
-    """The class of the connections behind one door, as uvicorn asks for it."""
-    return type(GuardedProtocol.__name__, (GuardedProtocol,), {"door": door})

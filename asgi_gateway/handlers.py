@@ -132,7 +132,7 @@ class SamplingHandlers:
             category = failure.category if failure is not None else "unknown"
             return json_reply(replies.FailedSample(text, category)), True
         # As SDKs from 0.25 on ask, and as any client may.
-        if _WANTS_PROTOBUF in scope["headers"] or PROTOBUF in (header(scope, b"accept") or b""):
+        if _WANTS_PROTOBUF in scope["headers"] or _accepts_protobuf(scope):
             reply = Reply(200, record.result, PROTOBUF)
         else:
             reply = Reply(200, self._sampling.json_of(record))
@@ -215,6 +215,16 @@ def _sdk_version(scope: Scope) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match is not None else (0, 0)
 
 
+def _accepts_protobuf(scope: Scope) -> bool:
+    """Whether it is among the kinds of the Accept header, and not with q=0."""
+    for accepted in (header(scope, b"accept") or b"").lower().split(b","):
+        kind, *parameters = accepted.split(b";")
+        if kind.strip() == PROTOBUF:
+            return not any(_REFUSED.fullmatch(parameter) for parameter in parameters)
+    return False
+
+
+_REFUSED: Final = re.compile(rb"\s*q\s*=\s*0(\.0*)?\s*")
 # Few digits: int() raises on thousands of them, and headers are not ours to trust.
 _VERSION: Final = re.compile(rb"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _WANTS_PROTOBUF: Final = (b"accept", PROTOBUF)

@@ -65,6 +65,7 @@ class Metrics:
         self.closed = _counts(
             *("silent", "header_timeout", "body_timeout", "write_timeout", "head_too_large"),
             *("malformed", "pipelined", "unread_body", "connections", "connections_per_address"),
+            "foreign_name",
         )
         self._by_stage = {name: Histogram() for name in STAGES}
         self.sample_duration = Histogram()

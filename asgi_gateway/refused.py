@@ -1,5 +1,6 @@
 """What `serve` answers to a request that it does not take whole: too large, too slow, not HTTP."""
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -38,6 +39,16 @@ def check_head(target: bytes, headers: int, nbytes: int) -> None:
     if nbytes > MAX_HEAD_BYTES:
         detail = f"the head has over {MAX_HEAD_BYTES} bytes, the limit"
         raise Refused("head_too_large", 431, detail)
+
+
+def check_name(
+    refused_name: Callable[[Iterable[tuple[bytes, bytes]]], str | None] | None,
+    headers: Iterable[tuple[bytes, bytes]],
+) -> None:
+    """Whether a connection may begin with a request by this Host. Raises Refused."""
+    why = refused_name(headers) if refused_name is not None else None
+    if why is not None:
+        raise Refused("foreign_name", 403, why)
 
 
 def check_trailers(trailers: int, nbytes: int) -> None:

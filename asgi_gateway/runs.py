@@ -23,10 +23,11 @@ from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import RUNNING
 from asgi_gateway.turns import PerTurn
+from asgi_gateway.upstream.answer_cap import AnswerCap
 from asgi_gateway.upstream.breaker import CLOSED
 from asgi_gateway.upstream.dispatch import Dispatch
 from asgi_gateway.upstream.exchange import Answer, Exchange, Transport
-from asgi_gateway.upstream.fleet import NOT_AVAILABLE, Fleet
+from asgi_gateway.upstream.fleet import WAITED_IN_VAIN, Fleet
 from asgi_gateway.upstream.remedy import OURS_RETRY_S, Remedies, Retry
 from asgi_gateway.upstream.retrying import Repeats, RetryBudget
 from asgi_gateway.upstream.run import Run, completion
@@ -42,7 +43,6 @@ BYTES_PER_ANSWER: Final = 32 << 10
 STEPS_FROM_BYTES: Final = 1 << 20
 # Samples of a hung upstream that are given back in one tick.
 GIVEN_BACK_PER_TICK: Final = 128
-WAITED_IN_VAIN: Final = f"{NOT_AVAILABLE}, and was not for too long"
 
 
 class Runs:
@@ -67,6 +67,7 @@ class Runs:
         self._metrics = metrics
         self._outcomes = outcomes
         self._silent_s = settings.upstream.silent_s
+        self.answer_cap = AnswerCap(settings.upstream.answer_bytes, lambda: store.budget.max_bytes)
         self._budget = RetryBudget(settings.upstream.retry_budget)
         self._remedies = Remedies(settings.upstream)
         self._decoder = Decoder(settings.missing_logprobs)
@@ -283,8 +284,8 @@ class Runs:
 
     def add_to(self, metrics: Metrics) -> None:
         self.fleet.add_to(metrics)
-        name, text = "upstream_hung_total", "Samples given back because their upstream hung."
-        metrics.counter(name, text, lambda: self.given_back)
+        text = "Samples given back because their upstream hung."
+        metrics.counter("upstream_hung_total", text, lambda: self.given_back)
         self.dispatch.add_to(metrics)
 
     # --- settle ----------------------------------------------------------------------------------

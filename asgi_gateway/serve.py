@@ -13,6 +13,7 @@ from typing import Final
 import uvicorn
 from msgspec.structs import replace
 
+from asgi_gateway.access.visited import own_names
 from asgi_gateway.clock import SystemClock
 from asgi_gateway.configuration import default_state_dir
 from asgi_gateway.descriptors import raise_descriptor_limit
@@ -129,6 +130,7 @@ class Server(uvicorn.Server):
             keepalive_s=settings.server.keepalive_s,
             connections=settings.limits.connections or sys.maxsize,
             metrics=gateway.metrics,
+            refused_name=names.refused if (names := own_names(settings)) is not None else None,
         )
         super().__init__(
             uvicorn.Config(

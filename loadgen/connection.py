@@ -40,6 +40,7 @@ class Request(NamedTuple):
     request_id: str | None
     body: bytes
     keep_alive: bool
+    affinity: str | None = None
 
 
 class Application(Protocol):
@@ -61,6 +62,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_affinity",
         "_application",
         "_body",
         "_broken",
@@ -118,6 +120,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._content_type = b""
         self._request_id: str | None = None
+        self._affinity: str | None = None
         self._expects = False
         self._body: list[bytes] = []
 
@@ -130,6 +133,8 @@ class Connection(asyncio.Protocol):
                 self._content_type = value
             case b"x-request-id":
                 self._request_id = value.decode("latin-1")
+            case b"x-session-id":
+                self._affinity = value.decode("latin-1")
             case b"expect":
                 self._expects = value.lower() == b"100-continue"
 
@@ -151,6 +156,7 @@ class Connection(asyncio.Protocol):
                 self._request_id,
                 parts[0] if len(parts) == 1 else b"".join(parts),
                 self._parser.should_keep_alive(),
+                self._affinity,
             )
         )
 

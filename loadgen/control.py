@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from loadgen.connection import Connection, Request
-from loadgen.counts import Counted, Hit, exposition, merged, merged_faulted, merged_hits
+from loadgen.counts import Counted, Hit, added, exposition, merged, merged_faulted, merged_hits
 from loadgen.errors import error_json
 from loadgen.listing import models_json
 from loadgen.peers import Command, Peers
@@ -22,6 +22,7 @@ VERSION: Final = "0.32.0"
 
 Handler = Callable[[Connection, Request], None]
 _counted: Final = msgspec.json.Decoder(Counted)
+_numbers: Final = msgspec.json.Decoder(dict[str, int])
 _hits: Final = msgspec.json.Decoder(dict[str, Hit])
 _faults: Final = msgspec.json.Decoder(dict[str, list[str]])
 
@@ -30,7 +31,7 @@ class Control:
     """Answers for this process, or for all of them where there are peers."""
 
     def __init__(self, settings: Settings, command: Command) -> None:
-        """command: does one of `counts`, `hits`, `faulted`, `release`, `hold` in this process."""
+        """command: does one of `counts`, `hits`, `faulted`, `sessions`, `release`, `hold` here."""
         self._settings = settings
         self._command = command
         self._started_at = int(time.time())
@@ -45,6 +46,7 @@ class Control:
             b"/requests": (b"GET", self._requests),
             b"/hits": (b"GET", self._times),
             b"/faulted": (b"GET", self._faulted),
+            b"/sessions": (b"GET", self._sessions),
         }
         if settings.barrier is not None:
             self.routes[b"/release"] = (b"POST", self._barrier)
@@ -131,6 +133,12 @@ class Control:
             connection.respond(200, msgspec.json.encode(faulted))
 
         self._ask(connection, "faulted", respond)
+
+    def _sessions(self, connection: Connection, _: Request) -> None:
+        def respond(parts: list[bytes]) -> None:
+            connection.respond(200, msgspec.json.encode(added(list(map(_numbers.decode, parts)))))
+
+        self._ask(connection, "sessions", respond)
 
     def _barrier(self, connection: Connection, request: Request) -> None:
         self._ask(connection, request.path[1:].decode(), lambda _: connection.respond(200, b"{}"))

@@ -65,6 +65,7 @@ class Counts:
         "prompt_tokens",
         "running",
         "running_max",
+        "sessions",
         "statuses",
     )
 
@@ -83,6 +84,8 @@ class Counts:
         self.connections = 0
         self.connections_total = 0
         self.hits: OrderedDict[str, Hit] = OrderedDict()
+        # Different request ids by X-Session-ID.
+        self.sessions: OrderedDict[str, int] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Counts running={self.running} answered={self.statuses.total()}>"
@@ -92,8 +95,11 @@ class Counts:
         """How often each id came."""
         return {name: hit[0] for name, hit in self.hits.items()}
 
-    def saw(self, name: str) -> Hit:
-        """Count one arrival under this id; whoever answers it sets the last time."""
+    def saw(self, name: str, affinity: str | None = None) -> Hit:
+        """Count one arrival under this id; whoever answers it sets the last time.
+
+        affinity: its X-Session-ID, which is of one sample where a gateway spreads by samples.
+        """
         hit = self.hits.get(name)
         if hit is not None:
             hit[0] += 1
@@ -102,6 +108,10 @@ class Counts:
         if len(self.hits) > self.kept:
             self.forgotten += 1
             self.hits.popitem(last=False)
+        if affinity is not None:
+            self.sessions[affinity] = self.sessions.get(affinity, 0) + 1
+            if len(self.sessions) > self.kept:
+                self.sessions.popitem(last=False)
         return hit
 
     def gave(self, fault: Fault, request_id: str) -> None:

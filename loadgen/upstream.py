@@ -190,10 +190,8 @@ class Upstream:
                 held = 0 if self._barrier is None else len(self._barrier)
                 queued = 0 if self._scheduler is None else len(self._scheduler)
                 return msgspec.json.encode(self.counts.counted(held=held, queued=queued))
-            case "hits":
-                return msgspec.json.encode(dict(self.counts.hits))
-            case "faulted":
-                return msgspec.json.encode(dict(self.counts.faulted))
+            case "hits" | "faulted" | "sessions":
+                return msgspec.json.encode(dict(getattr(self.counts, name)))
             case "release" if self._barrier is not None:
                 self._let_go(self._barrier.release())
                 self._tell_held()
@@ -209,7 +207,7 @@ class Upstream:
         hit = None
         by_prompt = self.settings.hits == "prompt"
         if request.request_id is not None and not by_prompt:
-            hit = self.counts.saw(request.request_id)
+            hit = self.counts.saw(request.request_id, request.affinity)
         try:
             job = check(read(request.body, request.content_type), self._limits)
         except RequestError as error:

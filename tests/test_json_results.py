@@ -30,7 +30,11 @@ async def one(_: Request) -> Raw:
     [
         ("application/x-protobuf", b"application/x-protobuf"),
         ("application/x-protobuf, application/json", b"application/x-protobuf"),
+        ("Application/X-Protobuf;q=0.5 , application/json", b"application/x-protobuf"),
         ("application/json", b"application/json"),
+        ("application/x-protobuf;q=0", b"application/json"),
+        ("application/x-protobuf; Q=0.000, application/json", b"application/json"),
+        ("application/x-protobuf-of-another-kind", b"application/json"),
         (None, b"application/json"),
     ],
 )

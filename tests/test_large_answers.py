@@ -12,6 +12,7 @@ from tests.support.gateway import Driven, driven
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
 
 LENGTH = STEPS_FROM_BYTES // 8
+# Many more tokens than are asked for, so that the bound of an answer is given.
 LARGE = json.dumps(completion([1234567] * LENGTH, [-1.0] * LENGTH)).encode()
 
 each_transport = pytest.mark.usefixtures("each_transport")
@@ -29,7 +30,7 @@ async def submitted(gateway: Driven, count: int) -> list[str]:
 async def test_each_is_read_and_its_permit_is_there_again(upstream: FakeUpstream) -> None:
     assert len(LARGE) > STEPS_FROM_BYTES
     upstream.script = large
-    async with driven(upstream.url) as gateway:
+    async with driven(upstream.url, upstream__answer_bytes=len(LARGE)) as gateway:
         await gateway.handshake()
         for request_id in await submitted(gateway, 40):
             response = await gateway.poll(request_id).response()
@@ -55,7 +56,7 @@ async def test_a_fault_of_ours_in_one_fails_that_one(
 
     monkeypatch.setattr(runs, "encode", faulty)
     upstream.script = large
-    async with driven(upstream.url) as gateway:
+    async with driven(upstream.url, upstream__answer_bytes=len(LARGE)) as gateway:
         await gateway.handshake()
         answers = [await gateway.poll(i).response() for i in await submitted(gateway, 3)]
         failed = [response for response in answers if len(response.body) < LENGTH]

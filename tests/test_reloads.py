@@ -54,6 +54,7 @@ def another(path: str, folder: Path) -> Any:
         return str(other)
     special: dict[str, Any] = {
         "access.keys": [f"carol={hashlib.sha256(b'tml-carol').hexdigest()}"],
+        "access.hosts": ["gateway.test"],
         "models.base": ["one=two"],
         "models.adapter_name": "{model_id}-{checkpoint_id}",
         "models.adapters": {"tinker://run/sampler_weights/last": "lora"},

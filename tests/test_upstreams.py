@@ -333,6 +333,38 @@ async def test_a_hung_upstream_is_ejected_and_gives_its_samples_back() -> None:
         assert await scraped(gateway, "upstream_inflight", upstream=name(hung)) == 0
 
 
+async def test_an_upstream_that_is_slowly_answering_keeps_its_samples() -> None:
+    """It is too busy for health checks, and no answer is whole; but bytes come."""
+    whole = asyncio.Event()
+
+    async def slowly(request: Request) -> Raw:
+        body = GOOD.data.partition(b"\r\n\r\n")[2]
+        await request.write(b"HTTP/1.1 200 X\r\ncontent-length: %d\r\n\r\n" % len(body))
+        await request.write(body[:1])
+        await whole.wait()
+        return Raw(body[1:], "keep")
+
+    async with two() as (well, slow), ready(well, slow) as gateway:
+        slow.script, slow.health = slowly, _silent
+        await gateway.advance(0)
+        ids = await submitted(gateway, 8)
+        await until(lambda: slow.active + len(well.requests) == 8)
+        held = slow.active
+        assert held
+        await asyncio.sleep(0.05)
+        for _ in range(3):
+            gateway.gateway.fleet.checked(
+                gateway.gateway.fleet.upstreams[1], False, gateway.clock.time
+            )
+        await gateway.advance(121)
+        await asyncio.sleep(0.05)
+        assert slow.active == held
+        assert await scraped(gateway, "upstream_hung_total") == 0
+        whole.set()
+        statuses = [(await outcome(gateway.poll(request_id))).status for request_id in ids]
+        assert statuses == [200] * 8
+
+
 async def _silent(_: Request) -> Raw:
     await asyncio.sleep(3600)
     return Raw()

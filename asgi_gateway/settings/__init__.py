@@ -88,6 +88,9 @@ class UpstreamSettings(Section, frozen=True, kw_only=True):
     silent_s: Reloads[Positive] = 120.0
     """an upstream that fails its health checks and has sent nothing for so long gives its samples
     back, with 410"""
+    answer_bytes: Count | None = None
+    """the most bytes that one answer may have; not set: by what its sample asked for, see
+    [behaviour](behaviour.md#upstream-outcomes)"""
     retry_budget: Reloads[Annotated[float, Meta(ge=0, le=10)]] = 0.2
     """samples sent again, as a share of those sent for the first time, over ten seconds and beside
     ten; more of them wait"""

@@ -125,3 +125,6 @@ class AccessSettings(Section, frozen=True, kw_only=True):
     keys are asked for at all is decided at the start"""
     keys: Reloads[tuple[str, ...]] = ()
     """keys as NAME=SHA256HEX, of scope `sample`; hidden in what is shown"""
+    hosts: tuple[str, ...] = ()
+    """without keys, names that `serve` on this machine may be called by besides, `*` for any; see
+    [access control](access.md#without-keys)"""

@@ -9,7 +9,7 @@ import msgspec
 from asgi_gateway import protocol
 from asgi_gateway.access.models import require
 from asgi_gateway.asgi import Call, Reply, json_reply
-from asgi_gateway.errors import Foreign, Gone, Malformed, NotFound, Unready
+from asgi_gateway.errors import ForeignId, Gone, Malformed, NotFound, Unready
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.protocol import reader
 from asgi_gateway.sessions import SamplingSession, Session
@@ -71,7 +71,7 @@ class TrainerHandshake(HandshakeHandlers):
     def _perhaps_foreign(self, error: NotFound, call: Call) -> NotFound:
         """The trainer is asked about ids that nobody has used here, not about another caller's."""
         anothers = self._sessions.is_anothers(call.tail, call.caller.name)
-        return error if anothers else Foreign(str(error))
+        return error if anothers else ForeignId(str(error))
 
     async def finish_session(self, call: Call) -> Reply:
         """Ours and the trainer's; a session that we have not heard of is the trainer's alone."""

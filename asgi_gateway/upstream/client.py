@@ -18,11 +18,14 @@ from asgi_gateway.addresses import shown_url
 from asgi_gateway.errors import Unavailable
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.addresses import Addresses
-from asgi_gateway.upstream.exchange import Answer, Exchange, is_ours
+from asgi_gateway.upstream.exchange import Answer, Exchange, is_ours, too_large
+from asgi_gateway.upstream.large import LARGE_BYTES
 from asgi_gateway.upstream.post import Post, Resolver, named, trace, translated
 
 LARGE_BODY_BYTES: Final = 1 << 20
 MODELS_TIMEOUT_S: Final = 10.0
+# Of what is answered to the gateway's own questions, /v1/models and /health.
+LISTING_BYTES: Final = 16 << 20
 CLOSE_WITHIN_S: Final = 1.0
 _HEADERS: Final = {"Content-Type": "application/json", "Accept": "application/json"}
 
@@ -75,7 +78,7 @@ class Client:
         headers = {**_HEADERS, "X-Request-Id": request_id}
         if affinity is not None:
             headers["X-Session-ID"] = affinity
-        exchange.work = post = Post()
+        exchange.work = post = Post(url)
         self._posts.add(post)
         post.task = asyncio.create_task(self._run(exchange, post, url, body, headers, fresh=fresh))
         post.task.add_done_callback(lambda _: self._over(post))
@@ -141,7 +144,7 @@ class Client:
         """The whole answer.
 
         Raises:
-            Unavailable, StaleConnection, Interrupted.
+            Unavailable, StaleConnection, Interrupted; Unreadable: it has too many bytes.
         """
         session = self._fresh if fresh else self._session
         if session is None:
@@ -158,10 +161,30 @@ class Client:
             ) as response:
                 if response.status < 300 and not post.aborted:
                     exchange.answering()
-                answer = await response.read()
-                return Answer(response.status, (answer,), response.headers.get("Retry-After"))
+                pieces = await self._pieces(response, exchange, post)
+                return Answer(response.status, pieces, response.headers.get("Retry-After"))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise translated(error, post) from error
+
+    async def _pieces(
+        self, response: aiohttp.ClientResponse, exchange: Exchange, post: Post
+    ) -> list[bytes]:
+        """The body, as it comes. Raises Unreadable beyond its bound."""
+        now = asyncio.get_running_loop().time
+        pieces: list[bytes] = []
+        # Most answers end below the first bound; only then is it asked what theirs is.
+        nbytes, cap_bytes, known = 0, LARGE_BYTES, False
+        post.heard_at = now()
+        async for piece in response.content.iter_any():
+            post.heard_at = now()
+            pieces.append(piece)
+            nbytes += len(piece)
+            if nbytes > cap_bytes:
+                if not known:
+                    cap_bytes, known = exchange.answer_cap(), True
+                if nbytes > cap_bytes:
+                    raise too_large(cap_bytes)
+        return pieces or [b""]
 
     async def models(self, url: str) -> list["ServedModel"]:
         """What one upstream lists under /v1/models.
@@ -177,7 +200,7 @@ class Client:
                 timeout=aiohttp.ClientTimeout(total=MODELS_TIMEOUT_S),
                 allow_redirects=False,
             ) as response:
-                body = await response.read()
+                body = await _listing(response)
                 if response.status != 200:
                     raise Unavailable(f"{shown_url(url)}/v1/models answered {response.status}")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -203,7 +226,7 @@ class Client:
                 timeout=aiohttp.ClientTimeout(total=self._settings.health_timeout_s),
                 allow_redirects=False,
             ) as response:
-                await response.read()
+                await _listing(response)
                 if response.status >= 500:
                     raise Unavailable(f"/health answered {response.status}")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -212,8 +235,11 @@ class Client:
     def is_sent(self, exchange: Exchange) -> bool:
         return isinstance(exchange.work, Post) and exchange.work.written_at is not None
 
-    def heard_within(self, url: str, seconds: float) -> bool:  # noqa: ARG002 - it is not told
-        return False
+    def heard_within(self, url: str, seconds: float) -> bool:
+        if self._session is None:
+            return False
+        since = asyncio.get_running_loop().time() - seconds
+        return any(post.url == url and post.heard_at > since for post in self._posts)
 
     def forget_addresses(self) -> None:
         """Resolve the upstreams' names anew at the next connect."""
@@ -241,9 +267,22 @@ class Client:
                 sock_read=self._settings.read_timeout_s,
             ),
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
+            # Nothing packed was asked for, and a small body of it may be a large one.
+            auto_decompress=False,
             trust_env=False,
             trace_configs=[trace()],
         )
+
+
+async def _listing(response: aiohttp.ClientResponse) -> bytes:
+    """The body of a call of the gateway itself. Raises Unavailable: it is no such body."""
+    pieces, nbytes = [], 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        nbytes += len(piece)
+        if nbytes > LISTING_BYTES:
+            raise Unavailable(f"{response.url.path} answered more than {LISTING_BYTES} bytes")
+    return b"".join(pieces)
 
 
 class ServedModel(msgspec.Struct, frozen=True):

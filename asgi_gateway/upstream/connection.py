@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from asgi_gateway.errors import Interrupted, StaleConnection, UpstreamError
-from asgi_gateway.upstream.exchange import Answer, Exchange
+from asgi_gateway.upstream.exchange import Answer, Exchange, too_large
 from asgi_gateway.upstream.large import LARGE_BYTES, LargeBodies, Permit
 from asgi_gateway.upstream.origin import Origin
 
@@ -46,11 +46,13 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_again",
         "_body",
+        "_cap_bytes",
         "_exchange",
         "_head",
         "_owner",
         "_parser",
         "_permit",
+        "_room",
         "_started_sweep",
         "_status",
         "_transport",
@@ -75,6 +77,8 @@ class Connection(asyncio.Protocol):
         self._used = False
         self._again = False
         self._permit: Permit | None = None
+        # Of a large answer: its bound, and what of that is left.
+        self._cap_bytes = self._room = 0
         # Of a whole answer, else 0.
         self._status = 0
         self._started_sweep = 0
@@ -124,6 +128,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()  # nobody asked
             return
         self.heard_at = self._owner.loop.time()
+        in_head = not self._body
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -134,14 +139,26 @@ class Connection(asyncio.Protocol):
         if self._status:
             self._answered(exchange, data)
             return
-        if not self._head or not self._body:
+        if in_head:
             self._begun(exchange, data)
-        if self._permit is None and self._exchange is not None:
-            self._grown()
+        if self._permit is None:
+            if self._exchange is not None:
+                self._grown(exchange)
+        else:
+            # With what frames it, so that a body in many small chunks has its bound too.
+            self._room -= len(data)
+            if self._room < 0:
+                self.fail(too_large(self._cap_bytes))
 
-    def _grown(self) -> None:
+    def _grown(self, exchange: Exchange) -> None:
         """Wait with the rest of a large answer while enough others come in."""
-        if sum(map(len, self._body)) >= LARGE_BYTES:
+        nbytes = sum(map(len, self._body))
+        if nbytes >= LARGE_BYTES:
+            self._cap_bytes = exchange.answer_cap()
+            self._room = self._cap_bytes - nbytes
+            if self._room < 0:
+                self.fail(too_large(self._cap_bytes))
+                return
             self._permit = self._owner.large.permit(self)
             if self._permit is None:
                 self._transport.pause_reading()
@@ -177,7 +194,7 @@ class Connection(asyncio.Protocol):
             self.fail(Interrupted(f"the upstream connection broke: {what}"))
 
     def _begun(self, exchange: Exchange, data: bytes) -> None:
-        """A part of an answer came, of which all before held no byte of the body."""
+        """A part of an answer came, and all before it held no byte of the body."""
         self._head += data
         if self._body:
             if 200 <= self._parser.get_status_code() < 300:
@@ -217,12 +234,20 @@ class Connection(asyncio.Protocol):
 
 def _framed(head: bytes) -> bool:
     """Whether headers say where the body ends."""
-    names = head.partition(b"\r\n\r\n")[0].lower()
+    names = _last(head).lower()
     return b"\r\ncontent-length:" in names or b"\r\ntransfer-encoding:" in names
 
 
+def _last(head: bytes) -> bytes:
+    """The head of an answer, without interim ones before it and what follows."""
+    first, _, rest = head.partition(b"\r\n\r\n")
+    while rest and first[8:10] == b" 1":
+        first, _, rest = rest.partition(b"\r\n\r\n")
+    return first
+
+
 def _retry_after(head: bytes) -> str | None:
-    for line in head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]:
+    for line in _last(head).split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"retry-after":
             return value.strip().decode("latin-1")

@@ -2,11 +2,13 @@
 
 import abc
 import errno
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from asgi_gateway.errors import Unreadable
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.large import Permit
 
@@ -19,6 +21,14 @@ _OURS: Final = frozenset(
 def is_ours(error: BaseException) -> bool:
     """Whether a connect failed for want of something of ours: ports, descriptors, memory."""
     return isinstance(error, OSError) and error.errno in _OURS
+
+
+def too_large(cap_bytes: int) -> Unreadable:
+    """What comes of a request whose answer goes on beyond its bound."""
+    return Unreadable(
+        f"the upstream's answer has over {cap_bytes} bytes, more than was asked for can take"
+        " (upstream.answer_bytes)"
+    )
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -66,7 +76,12 @@ class Exchange(abc.ABC):
 
     @abc.abstractmethod
     def failed(self, error: Exception) -> None:
-        """No whole answer: Unavailable, StaleConnection or Interrupted; anything else is a bug."""
+        """No whole answer: Unavailable, StaleConnection or Interrupted, or Unreadable where it has
+        more bytes than it may; anything else is a bug."""
+
+    def answer_cap(self) -> int:
+        """Bytes that the answer's body may have; asked once it has grown large."""
+        return sys.maxsize
 
 
 class Transport(Protocol):

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 # A generation takes minutes; one that has not failed for so long will not fail at the door.
 SURVIVED_S: Final = 2.0
 NOT_AVAILABLE: Final = "the inference server is not available"
+WAITED_IN_VAIN: Final = f"{NOT_AVAILABLE}, and was not for too long"
 # Of the objection to new samples.
 SOURCE: Final = "upstreams"
 

@@ -1,9 +1,10 @@
 """The upstreams' model lists: when they are asked, and what they said last."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Unavailable, Unready
@@ -13,6 +14,8 @@ log = logging.getLogger(__name__)
 
 # Lists are asked for at most so often, however many unknown names come in.
 MIN_REFRESH_S: Final = 0.5
+# The others are waited for so long after each list that came.
+PATIENCE_S: Final = 0.3
 
 
 class Listing:
@@ -36,6 +39,8 @@ class Listing:
         # The last answer of each upstream: one that is down for a moment keeps its models.
         self._lists: dict[str, list[ServedModel]] = {}
         self._refreshing: asyncio.Task[None] | None = None
+        # Upstreams that had not answered when their round ended.
+        self._late: dict[str, asyncio.Task[list[ServedModel]]] = {}
         # Rounds that began, when the last of them did, and the last that has ended.
         self._rounds = 0
         self._asked_at: float | None = None
@@ -46,7 +51,7 @@ class Listing:
         return f"<Listing {len(self.served)} served, round {self._ended}>"
 
     async def refresh(self) -> None:
-        """Ask every upstream once; callers that come meanwhile share the answer."""
+        """Ask every upstream once that is not being asked; who comes meanwhile shares it."""
         asking = self._ask()
         # Never without a turn of the loop, as shield() would where the round has just ended: who
         # waits for the next one would ask for it for ever before this one is put away.
@@ -72,9 +77,13 @@ class Listing:
     async def close(self) -> None:
         """Stop asking; whoever waits for an answer goes on with what is known."""
         self._moved = False
+        ending: list[asyncio.Task[Any]] = [*self._late.values()]
         if self._refreshing is not None:
-            self._refreshing.cancel()
-            await asyncio.wait([self._refreshing])
+            ending.append(self._refreshing)
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
 
     def _ask(self) -> "asyncio.Task[None]":
         if self._refreshing is None:
@@ -94,26 +103,64 @@ class Listing:
         self._moved = False
 
     async def _ask_all(self) -> None:
+        """One round: it ends when all it asked have answered, or a moment after some have: one that
+        hangs holds up nobody who needs only the others."""
         self._rounds += 1
         self._asked_at = self._clock.now()
-        urls = self._urls
-        answers = await asyncio.gather(
-            *(self._client.models(url) for url in urls), return_exceptions=True
-        )
-        for url, answer in zip(urls, answers, strict=True):
-            if isinstance(answer, Unavailable):
-                log.warning("no model list: %s", answer)
-            elif isinstance(answer, BaseException):
-                raise answer
+        asked = {
+            url: asyncio.create_task(self._client.models(url))
+            for url in self._urls
+            if url not in self._late
+        }
+        pending = set(asked.values())
+        listed = False
+        try:
+            while pending:
+                done, pending = await asyncio.wait(
+                    pending,
+                    timeout=PATIENCE_S if listed else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not done:
+                    break
+                listed = listed or any(task.exception() is None for task in done)
+        except asyncio.CancelledError:
+            for task in asked.values():
+                task.cancel()
+            raise
+        for url, task in asked.items():
+            if task in pending:
+                self._late[url] = task
+                task.add_done_callback(functools.partial(self._came_late, url))
             else:
-                self._lists[url] = answer
+                self._take(url, task)
+        self._tell()
+        self._ended = self._rounds
+        self._changed()
+
+    def _take(self, url: str, task: "asyncio.Task[list[ServedModel]]") -> None:
+        """An answer has come, or none. Raises what no upstream is to blame for."""
+        error = task.exception()
+        if error is None:
+            self._lists[url] = task.result()
+        elif isinstance(error, Unavailable):
+            log.warning("no model list: %s", error)
+        else:
+            raise error
+
+    def _came_late(self, url: str, task: "asyncio.Task[list[ServedModel]]") -> None:
+        del self._late[url]
+        if not task.cancelled():
+            self._take(url, task)
+            self._tell()
+            self._changed()
+
+    def _tell(self) -> None:
         if not self._lists.keys().isdisjoint(self._urls):
             self._lists = {url: self._lists[url] for url in self._urls if url in self._lists}
         self.served = {model.id: model for listed in self._lists.values() for model in listed}
         now = self._clock.wall_time()
         self.since = {name: self.since.get(name, now) for name in self.served}
-        self._ended = self._rounds
-        self._changed()
 
     async def fresh(self) -> None:
         """Ask again unless that was done a moment ago.
@@ -143,6 +190,11 @@ class Listing:
                 await asyncio.sleep(wait_s)
         while self._ended < enough and not found():
             await self.refresh()
+        # That nobody has it is known when the slow ones have said so too.
+        late = set(self._late.values())
+        while late and not found():
+            _, late = await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # what it said is taken in by then
         self._require_any()
 
     def _require_any(self) -> None:

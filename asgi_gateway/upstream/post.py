@@ -22,9 +22,21 @@ class Post:
     somebody else, so an abort during a connect waits until the connection stands.
     """
 
-    __slots__ = ("aborted", "connecting", "reused", "session", "task", "written_at")
+    __slots__ = (
+        "aborted",
+        "connecting",
+        "heard_at",
+        "reused",
+        "session",
+        "task",
+        "url",
+        "written_at",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "") -> None:
+        self.url = url
+        # The last piece of an answer, in the loop's time.
+        self.heard_at = float("-inf")
         self.session: aiohttp.ClientSession | None = None
         self.task: asyncio.Task[None] | None = None
         self.connecting = False

@@ -1,5 +1,6 @@
 """One record on its way through an upstream."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from asgi_gateway.errors import Interrupted
@@ -12,6 +13,9 @@ from asgi_gateway.upstream.verdict import judge
 
 class Runs(Protocol):
     """Whose it is; see `Exchange`."""
+
+    @property
+    def answer_cap(self) -> Callable[[Record], int]: ...
 
     def answering(self, run: "Run") -> None: ...
 
@@ -41,6 +45,9 @@ class Run(Exchange):
 
     def failed(self, error: Exception) -> None:
         self._runs.failed(self, error)
+
+    def answer_cap(self) -> int:
+        return self._runs.answer_cap(self.record)
 
 
 def completion(record: Record, answer: Answer) -> bytes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from loadgen.faults import Fault
 from loadgen.script import name_of
 from tests.faults.found import Found, Size
-from tests.faults.judge import FAILS, asked, counts, judged
+from tests.faults.judge import FAILS, Record, asked, counts, hits, judged
 from tests.faults.load import load, loaded, passes, rate, until
 from tests.support.processes import serve, stand_in
 from tests.support.wire import Remote
@@ -101,11 +102,27 @@ async def retry_after(size: Size) -> Found:
             result = await running.result()
         record = asked([vllm])
         found = judged(result, record)
+        again = spans_s(vllm, record)
+        found.figures["sent again after, s"] = min(again, default=0.0)
+        found.needs(bool(again), "no sample was sent again under its id")
+        early = [span_s for span_s in again if span_s < wait_s]
         found.needs(
-            max(record.requests.values()) <= 3,
-            f"one sample was sent {max(record.requests.values())} times within {wait_s:g} s",
+            not early,
+            f"{len(early)} of {len(again)} were sent again before their time, the first after"
+            f" {min(early, default=0):.2f} s",
         )
         return found
+
+
+def spans_s(vllm: str, record: Record) -> list[float]:
+    """Of the samples that were sent twice and met one fault: from the first request to the answer
+    to the second, the stand-in answering at once."""
+    times = hits(vllm)
+    return [
+        times[name][2] - times[name][1]
+        for name, count in record.requests.items()
+        if count == 2 and len(record.faulted.get(name, ())) == 1
+    ]
 
 
 async def paused(size: Size) -> Found:
@@ -143,19 +160,20 @@ async def drip_beyond_the_work_clock(size: Size) -> Found:
         ids = [
             await remote.submit([n, 5, 6], sampling_params={"max_tokens": 200}) for n in range(10)
         ]
+        ends: Counter[str] = Counter()
         for request_id in ids:
             told = await remote.poll(request_id)
             failed = told.status == 200 and b'"category":"server"' in told.body
             right = told.status == 200 and b"error" not in told.body[:20]
-            gone = told.status == 410
-            found.survived += failed or right or gone
-            found.lost += not (failed or right or gone)
+            ends["by the clock" if failed else "right" if right else str(told.status)] += 1
+            found.survived += failed or right
+            found.lost += not (failed or right)
+        found.needs(ends == {"by the clock": 5, "right": 5}, f"they ended so: {dict(ends)}")
         found.injected = counts(vllm)["faults"].get("DRIP", 0)
         found.recovery_s = await until(
             lambda: counts(vllm)["running"] == 0, "end of the slow answers upstream"
         )
-        record = asked([vllm])
-        found.doubled = record.total - len(record.requests)
+        found.doubled = asked([vllm]).again
     return found
 
 

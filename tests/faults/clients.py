@@ -9,77 +9,22 @@ from typing import Final
 from urllib.request import Request, urlopen
 
 from loadgen.procfs import usage
-from loadgen.results import Result
 from tests.faults.found import Found, Size
-from tests.faults.judge import asked, counts, judged
-from tests.faults.load import loaded, passes, rate, until
-from tests.faults.sockets import Peer, close_all, opened, poll_of, raise_limit, settled
+from tests.faults.judge import asked, counts
+from tests.faults.load import passes, until
+from tests.faults.sockets import close_all, opened, poll_of, raise_limit, settled
 from tests.support.processes import serve, stand_in
 from tests.support.wire import Remote, wire
 
-CLOSED_WITHIN_S: Final = 20.0
 WRITE_S: Final = 3
 PER_READER_BYTES: Final = 256 << 10
 SLOW_S: Final = 0.2
-SIDE_BAR: Final = 1.10
-"""What others may see of it."""
-
-NOISE_S: Final = 0.05
-"""By so much figures of two loads differ although nothing was changed."""
 
 
 def rss(pid: int) -> int:
     seen = usage(pid)
     assert seen is not None
     return seen.rss_bytes
-
-
-def p90_s(result: Result) -> float:
-    stage = result.stages["e2e"]
-    found = (stage.corrected or stage.uncorrected).percentiles["p90"]
-    assert found is not None
-    return found / 1000
-
-
-async def slow_loris(size: Size) -> Found:
-    """Heads and bodies that come a byte at a time, beside a healthy load."""
-    raise_limit()
-    limits = dict[str, object](limits__header_s=3, limits__body_idle_s=3, limits__body_s=6)
-    with stand_in("--delay-s", "0.05") as vllm, serve(vllm, **limits) as gateway:
-        flags = ("--style", "future", *rate(50))
-        samples = max(size.samples, 200)  # a p90 needs some
-        usual = await loaded(gateway.url, vllm, samples, *flags)
-        head = b"POST /api/v1/asample HTTP/1.1\r\nhost: x\r\n"
-        body = head + b"content-length: 1000\r\n\r\n{"
-        peers = await opened(gateway.port, size.sockets, lambda n: body if n % 2 else head)
-        dripping = asyncio.create_task(_drip(peers))
-        try:
-            result = await loaded(gateway.url, vllm, samples, *flags)
-            closed_s = await settled(lambda: all(peer.gone for peer in peers), CLOSED_WITHIN_S)
-        finally:
-            dripping.cancel()
-            close_all(peers)
-        found = judged(result, asked([vllm]))
-        found.injected = len(peers)
-        left = sum(not peer.gone for peer in peers)
-        found.needs(
-            closed_s is not None, f"{left} of {len(peers)} slow connections were never closed"
-        )
-        before_s, during_s = p90_s(usual), p90_s(result)
-        found.figures |= {"p90 before, s": before_s, "p90 meanwhile, s": during_s}
-        found.needs(
-            during_s <= SIDE_BAR * before_s + NOISE_S,
-            f"p90 of the healthy rose from {before_s:.3f} to {during_s:.3f} s",
-        )
-        return found
-
-
-async def _drip(peers: list[Peer]) -> None:
-    while True:
-        await asyncio.sleep(0.5)
-        for peer in peers:
-            if not peer.transport.is_closing():
-                peer.transport.write(b"a")
 
 
 async def slow_readers(size: Size) -> Found:
@@ -116,6 +61,8 @@ async def slow_readers(size: Size) -> Found:
         for peer in peers:
             peer.transport.resume_reading()
         await settled(lambda: all(peer.gone or peer.got >= len(whole.body) for peer in peers), 20)
+        begun = sum(peer.status == 200 for peer in peers)
+        found.needs(begun == count, f"{count - begun} of {count} polls were never answered")
         served = sum(peer.got >= len(whole.body) for peer in peers)
         found.needs(not served, f"{served} of {count} connections stayed open without reading")
         close_all(peers)
@@ -147,6 +94,9 @@ async def abandoned(size: Size) -> Found:
             sizes.append(rss(gateway.process.pid))
         began = time.monotonic()
         await remote.polls_parked(0, 60)
+        met = int((await remote.metrics())['polls_total{result="abandoned"}'])
+        found.figures["polls seen to leave"] = met
+        found.needs(met > found.injected // 2, f"{met} of {found.injected} polls were polls")
         found.recovery_s = round(time.monotonic() - began, 3)
         grown = rss(gateway.process.pid) - sizes[waves // 4]
         found.figures["MB more after a quarter"] = round(grown / 1e6, 2)
@@ -156,8 +106,7 @@ async def abandoned(size: Size) -> Found:
             told = await remote.poll(request_id)
             found.survived += told.status == 200
             found.lost += told.status != 200
-        record = asked([vllm])
-        found.doubled = record.total - len(record.requests)
+        found.doubled = asked([vllm]).again
         return found
 
 
@@ -202,8 +151,7 @@ async def storm(size: Size) -> Found:
         others = {peer.status for peer in second} - {200}
         found.needs(not others, f"answers other than 200: {others}")
         close_all(second)
-        record = asked([vllm])
-        found.doubled = record.total - len(record.requests)
+        found.doubled = asked([vllm]).again
         return found
 
 

@@ -35,10 +35,14 @@ ONCE_MORE: Final = {"SERVER_ERROR", "CLOSE_BEFORE", "RESET_BEFORE"}
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What one life of the gateway asked the stand-ins for: counts and faults by request id."""
+    """What one life of the gateway asked the stand-ins for: counts and faults by request id.
+
+    sessions: different request ids by `X-Session-ID`, which is session and seq_id of a sample.
+    """
 
     requests: Mapping[str, int]
     faulted: Mapping[str, Sequence[str]]
+    sessions: Mapping[str, int] = {}
 
     def since(self, before: Record) -> Record:
         """What came after `before`."""
@@ -52,30 +56,75 @@ class Record(msgspec.Struct, frozen=True):
                 name: list(kinds)[len(before.faulted.get(name, ())) :]
                 for name, kinds in self.faulted.items()
             },
+            {
+                name: count - before.sessions.get(name, 0)
+                for name, count in self.sessions.items()
+                if count > before.sessions.get(name, 0)
+            },
         )
 
     @property
     def total(self) -> int:
         return sum(self.requests.values())
 
+    @property
+    def again(self) -> int:
+        """Requests beyond one for each session and seq_id, and for each request id."""
+        return self.total - len(self.requests) + more_than_one([self])
+
 
 NOTHING: Final = Record({}, {})
 
 
+def more_than_one(lives: Sequence[Record]) -> int:
+    """Request ids beyond the first of each session and seq_id, over all lives together."""
+    ids: Counter[str] = Counter()
+    for record in lives:
+        ids.update(record.sessions)
+    return sum(ids.values()) - len(ids)
+
+
 def asked(urls: Sequence[str]) -> Record:
     """What these stand-ins have seen together."""
+    return together(
+        *(
+            Record(*(_json(f"{url}/{what}") for what in ("requests", "faulted", "sessions")))
+            for url in urls
+        )
+    )
+
+
+def cut_off(urls: Sequence[str]) -> Record:
+    """What stand-ins have seen that are about to be ended: whoever has no answer yet loses its
+    connection before a byte of one."""
+    seen = asked(urls)
+    open_ = {
+        name: ["CLOSE_BEFORE"] for url in urls for name, hit in hits(url).items() if not hit[2]
+    }
+    return together(seen, Record({}, open_))
+
+
+def together(*records: Record) -> Record:
+    """What one life of the gateway asked several stand-ins for, or one and its successor."""
     requests: Counter[str] = Counter()
+    sessions: Counter[str] = Counter()
     faulted: dict[str, list[str]] = {}
-    for url in urls:
-        requests.update(_json(f"{url}/requests"))
-        for request_id, kinds in _json(f"{url}/faulted").items():
+    for record in records:
+        requests.update(record.requests)
+        sessions.update(record.sessions)
+        for request_id, kinds in record.faulted.items():
             faulted.setdefault(request_id, []).extend(kinds)
-    return Record(requests, faulted)
+    return Record(requests, faulted, sessions)
 
 
 def counts(url: str) -> dict[str, Any]:
     """A stand-in's counters."""
     return _json(f"{url}/counts")
+
+
+def hits(url: str) -> dict[str, list[float]]:
+    """By request id: arrivals, when it was first asked for and last answered, in seconds."""
+    return _json(f"{url}/hits")
 
 
 def _json(url: str) -> dict[str, Any]:
@@ -105,6 +154,11 @@ def judged(result: Result, *lives: Record) -> Found:
         lost=outcomes.lost + sum(outcomes.refused.values()),
         doubled=twice.request_ids + twice.delivered + twice.results + sum(map(doubles, lives)),
     )
+    # A sample has another id upstream only where its client was told 410 and submitted it again.
+    unasked = more_than_one(lives) - result.traffic.resubmitted
+    if unasked > 0:
+        found.doubled += unasked
+        found.problems.append(f"{unasked} samples ran under another id that no client asked for")
     explained: Counter[str] = Counter()
     for fault in result.faults:
         category = FAILS.get(fault.kind)

@@ -22,7 +22,7 @@ from tests.faults.clients import rss
 from tests.faults.found import Found, Size
 from tests.faults.judge import asked, counts, judged
 from tests.faults.load import loaded, passes
-from tests.faults.several import url_of
+from tests.faults.several import met, url_of
 from tests.faults.sockets import close_all, opened, raise_limit
 from tests.support.clock import ManualClock
 from tests.support.gateway import Driven, settings
@@ -52,6 +52,7 @@ async def descriptors_gone(size: Size) -> Found:
         await passes(remote)
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, ((descriptors(pid) or 0) + 5, hard))
+        limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
         peers = []
         with contextlib.suppress(OSError, TimeoutError):
             peers = await opened(gateway.port, 40, lambda _: b"GET /livez HTTP/1.1\r\nhost: x\r\n")
@@ -59,6 +60,8 @@ async def descriptors_gone(size: Size) -> Found:
         before, began = usage(pid), time.monotonic()
         await asyncio.sleep(3.0)  # how busy it is meanwhile
         after = usage(pid)
+        left = limit - (descriptors(pid) or 0)
+        found.needs(left <= 0, f"{left} descriptors were left, so nothing was tested")
         if before is not None and after is not None:
             busy = (after.cpu_s - before.cpu_s) / (time.monotonic() - began)
             found.figures["CPU meanwhile"] = round(busy, 3)
@@ -125,10 +128,12 @@ async def ports_inside(size: Size) -> Found:
                     pass
                 found.survived += told.status == 200
                 found.lost += told.status != 200
-        found.injected = max(0, len(ids) - PORTS)
-        record = asked([seen_at])
-        found.doubled = record.total - len(record.requests)
-        found.figures["at once upstream"] = counts(seen_at)["running_max"]
+        # Samples that were to be sent and found no port.
+        found.injected = await met(gateway.port)
+        found.doubled = asked([seen_at]).again
+        most = counts(seen_at)["running_max"]
+        found.figures["at once upstream"] = most
+        found.needs(most <= PORTS, f"{most} at once upstream, there are {PORTS} ports")
         found.recovery_s = await passes(remote)
         return found
 
@@ -167,7 +172,7 @@ async def memory_capped(size: Size) -> Found:
         )
         remote = Remote(int(url_of(running).rsplit(":", 1)[1]))
         await remote.handshake()
-        found, ids, most = Found(), [], 0
+        found, ids, most, gone = Found(), [], 0, 0
         for number in range(count):
             body = remote.sample([number, 4, 4], sampling_params={"max_tokens": tokens})
             answer = await remote.post("/api/v1/asample", body)
@@ -181,9 +186,11 @@ async def memory_capped(size: Size) -> Found:
         for request_id in ids:
             while (told := await remote.poll(request_id)).status == 408:
                 pass
-            found.survived += told.status in (200, 410)
+            found.survived += told.status == 200
+            gone += told.status == 410
             found.lost += told.status not in (200, 410)
-        found.injected = max(found.injected, 1)
+        found.figures["answered 410"] = gone
+        most = max(most, int((group / "memory.max_usage_in_bytes").read_text()))
         found.figures |= {"MB at most": round(most / 1e6), "MB allowed": round(limit / 1e6)}
         found.needs(running.status is None, f"it ended with {running.status}")
         killed = int((group / "memory.failcnt").read_text())

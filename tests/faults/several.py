@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.found import Found, Size
-from tests.faults.judge import asked, counts, judged
+from tests.faults.judge import asked, counts, cut_off, judged, together
 from tests.faults.load import load, loaded, passes, rate, until
 from tests.support.processes import (
     Process,
@@ -64,6 +64,11 @@ def url_of(running: Process) -> str:
     return running.first_line().rsplit(" ", 1)[-1]
 
 
+async def met(port: int) -> int:
+    """How many samples could not be sent where they were to go."""
+    return int((await Remote(port).metrics())['upstream_requests_total{code="unavailable"}'])
+
+
 async def one_down(size: Size) -> Found:
     """One of three never listens."""
     dead = f"http://127.0.0.1:{free_port()}"
@@ -74,7 +79,7 @@ async def one_down(size: Size) -> Found:
     ):
         result = await loaded(g.url, one, size.samples, "--style", "future")
         found = judged(result, asked([one, two]))
-        found.injected = 1
+        found.injected = await met(g.port)
         found.needs(bool(counts(two)["statuses"]), "the third upstream was never asked")
         return found
 
@@ -88,12 +93,15 @@ async def one_deaf(size: Size) -> Found:
         stand_in() as one,
         stand_in() as two,
         serve(
-            one, "--upstream", deaf, "--upstream", two, upstream__connect_timeout_s=1, **CHECKS
+            one,
+            *("--upstream", deaf, "--upstream", two),
+            upstream__connect_timeout_s=1,
+            upstream__health_interval_s=0,  # they would tell it before the first sample does
         ) as gateway,
     ):
         result = await loaded(gateway.url, one, size.samples, "--style", "future")
         found = judged(result, asked([one, two]))
-        found.injected = 1
+        found.injected = await met(gateway.port)
         return found
 
 
@@ -110,12 +118,13 @@ async def one_killed(size: Size) -> Found:
         samples = int(RATE * (3 if size.small else 8))
         async with load(gateway.url, one, samples, *rate(RATE), "--style", "future") as running:
             await until(lambda: counts(url_of(third))["running"] > 0, "load on the third")
+            before = cut_off([url_of(third)])
             third.kill()
             await asyncio.sleep(1.0)  # the length of the fault
             with upstream(*slow, port=port) as back:
                 result = await running.result()
-                found = judged(result, asked([one, two, url_of(back)]))
-        found.injected = 1
+                found = judged(result, together(before, asked([one, two, url_of(back)])))
+        found.injected = sum(map(len, before.faulted.values()))
         return found
 
 
@@ -132,6 +141,7 @@ async def one_hung(size: Size) -> Found:
         samples = int(RATE * (hung_s + 3))
         async with load(gateway.url, one, samples, *rate(RATE), "--style", "future") as running:
             await until(lambda: bool(counts(url_of(third))["statuses"]), "load on the third")
+            name = url_of(third).removeprefix("http://")
             with third.frozen():
                 await asyncio.sleep(CHECKED_WITHIN_S)
                 before = sum(counts(url)["statuses"].get("200", 0) for url in (one, two))
@@ -139,9 +149,11 @@ async def one_hung(size: Size) -> Found:
                 await asyncio.sleep(hung_s - CHECKED_WITHIN_S)
                 after = sum(counts(url)["statuses"].get("200", 0) for url in (one, two))
                 due = RATE * (time.monotonic() - began)
+                up = (await Remote(gateway.port).metrics())[f'upstream_up{{upstream="{name}"}}']
             result = await running.result()
             found = judged(result, asked([one, two, url_of(third)]))
         found.injected = 1
+        found.needs(not up, "the stopped one counts as up, so nothing told that it hangs")
         share = (after - before) / due
         found.figures["answered while one hung"] = round(share, 3)
         found.needs(
@@ -163,8 +175,9 @@ async def one_slow(size: Size) -> Found:
         samples = int(RATE * (4 if size.small else 10))
         result = await loaded(gateway.url, one, samples, *rate(RATE), "--style", "future")
         found = judged(result, asked([one, two, third]))
-        found.injected = 1
-        most = counts(third)["running_max"]
+        slow = counts(third)
+        found.injected = slow["statuses"].get("200", 0)
+        most = slow["running_max"]
         found.figures["most at the slow one"] = most
         found.needs(
             most <= samples / 6, f"{most} of {samples} samples stood at the slow one at once"
@@ -185,8 +198,9 @@ async def all_down(size: Size) -> Found:
         flags = ("--style", "future", "--concurrency", "20")
         async with load(gateway.url, url, size.samples * 2, *flags) as running:
             await until(lambda: counts(url)["running"] > 10, "load")
+            before = cut_off([url])
             first.kill()
-            found = Found(injected=1)
+            found = Found(injected=sum(map(len, before.faulted.values())))
             try:
                 told = await until(
                     lambda: status(gateway.port, "/readyz") == 503, "503", NOT_READY_S
@@ -199,8 +213,8 @@ async def all_down(size: Size) -> Found:
             second = stack.enter_context(upstream(*slow, port=port))
             found.recovery_s = await passes(remote)
             await until(lambda: status(gateway.port, "/readyz") == 200, "ready again", 15)
-            judgement = judged(await running.result(), asked([url_of(second)]))
-        judgement.injected, judgement.recovery_s = 1, found.recovery_s
+            judgement = judged(await running.result(), together(before, asked([url_of(second)])))
+        judgement.injected, judgement.recovery_s = found.injected, found.recovery_s
         judgement.problems += found.problems
         judgement.figures = found.figures
         return judgement
@@ -233,10 +247,11 @@ async def moved(size: Size) -> Found:
         async with load(url, url_of(new), samples, *flags) as running:
             await until(lambda: bool(counts(url_of(old))["statuses"]), "load")
             point(hosts, "127.0.0.3")
+            before = cut_off([url_of(old)])
             old.terminate()
             await asyncio.to_thread(old.wait)
             recovery_s = await passes(remote)
-            found = judged(await running.result(), asked([url_of(new)]))
+            found = judged(await running.result(), together(before, asked([url_of(new)])))
         found.injected, found.recovery_s = 1, recovery_s
         found.needs(bool(counts(url_of(new))["statuses"]), "the new address was never asked")
         return found

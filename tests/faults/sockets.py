@@ -44,7 +44,7 @@ class Peer(asyncio.Protocol):
     """One connection. status: of its answer, 0 before it; gone: whether the server closed it."""
 
     def __init__(self, data: bytes, *, reads: bool = True) -> None:
-        self._data = data
+        self.data = data
         self._reads = reads
         self.status = 0
         self.gone = False
@@ -53,7 +53,7 @@ class Peer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.write(self._data)
+        self.transport.write(self.data)
         if not self._reads:
             self.transport.pause_reading()
 

@@ -10,11 +10,21 @@ import pytest
 from loadgen.results import FaultCount, Result
 from tests.faults.__main__ import told_of
 from tests.faults.found import SMALL, Found, Row, Size, Told, full, table
-from tests.faults.judge import NOTHING, Record, asked, doubles, judged
-from tests.faults.load import loaded
+from tests.faults.judge import (
+    NOTHING,
+    Record,
+    asked,
+    counts,
+    cut_off,
+    doubles,
+    judged,
+    together,
+)
+from tests.faults.load import loaded, until
 from tests.faults.table import ROWS
 from tests.loadgen.test_ledger_against_a_leaky_server import leaky
 from tests.support.processes import serve, stand_in
+from tests.support.wire import Remote
 
 FAST = [row for row in ROWS if row.fast]
 
@@ -131,6 +141,44 @@ def test_a_life_begins_where_the_one_before_ended() -> None:
     assert second.requests == {"a": 1, "c": 1}
     assert second.faulted == {"a": ["UNAVAILABLE"], "b": []}
     assert both.since(NOTHING).requests == both.requests
+
+
+def test_a_second_id_of_a_sample_is_doubled_unless_its_client_was_told_410(
+    clean: tuple[Result, Record],
+) -> None:
+    result, record = clean
+    assert len(record.sessions) == 20, "the gateway says which sample it is"
+    first = next(iter(record.sessions))
+    twice = Record(record.requests, record.faulted, {**record.sessions, first: 2})
+    assert "1 samples ran under another id" in problems(judged(result, twice))
+    assert twice.again == 1
+    traffic = msgspec.structs.replace(result.traffic, resubmitted=1)
+    told = msgspec.structs.replace(result, traffic=traffic)
+    assert problems(judged(told, twice)) == ""
+    # Over two lives of the gateway as well.
+    second = Record({"z": 1}, {}, {first: 1})
+    assert "1 samples ran under another id" in problems(judged(result, record, second))
+
+
+def test_what_an_upstream_was_asked_for_before_it_was_killed_counts() -> None:
+    before = Record({"a": 1, "b": 1}, {"a": ["CLOSE_BEFORE"]}, {"s:1": 1, "s:2": 1})
+    after = Record({"a": 1, "b": 1}, {}, {"s:1": 1, "s:3": 1})
+    both = together(before, after)
+    assert both.requests == {"a": 2, "b": 2}
+    assert both.sessions == {"s:1": 2, "s:2": 1, "s:3": 1}
+    assert doubles(both) == 1, "a may be sent once more, b had its answer"
+
+
+async def test_what_has_no_answer_yet_is_cut_off() -> None:
+    with stand_in("--barrier") as vllm, serve(vllm) as gateway:
+        remote = Remote(gateway.port)
+        await remote.handshake()
+        request_id = await remote.submit()
+        await until(lambda: counts(vllm)["running"] == 1, "a sample upstream")
+        seen = cut_off([vllm])
+    assert seen.requests == {request_id: 1}
+    assert seen.faulted == {request_id: ["CLOSE_BEFORE"]}
+    assert list(seen.sessions.values()) == [1]
 
 
 async def test_a_leaky_server_is_told() -> None:

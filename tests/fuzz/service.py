@@ -34,6 +34,9 @@ class Service:
         self._flags = flags
         self._left = 0
         self.loop = asyncio.new_event_loop()
+        # What a callback or a task raises is nobody's answer, and only logged.
+        self.unseen: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, context: self.unseen.append(context))
         self.upstream = InProcess()
         self.ids: dict[str, str] = {}
         self.seq_id = 0
@@ -129,6 +132,7 @@ class Service:
 
 def fair(service: Service, answer: Answered) -> None:
     """What holds for the answer to anything at all."""
+    assert not service.unseen, service.unseen
     assert service.driven.gateway._metrics.bugs == 0, "a bug was met"
     assert answer.status < 500, f"{answer.status} {answer.body!r}"
     assert int(answer.headers[b"content-length"]) == len(answer.body)

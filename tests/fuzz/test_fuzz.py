@@ -1,11 +1,17 @@
 """The kept cases and a few new ones of every target; `make fuzz CASES=1000000` for many."""
 
+import asyncio
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import pytest
 
+from asgi_gateway.asgi import Reply
+from asgi_gateway.codec import SampleArrays, Want
+from asgi_gateway.codec.decode import Decoder
+from asgi_gateway.upstream.naming import TinkerPath
 from tests.fuzz import run as fuzz
 from tests.fuzz.prompts import Prompts
 from tests.fuzz.run import CORPUS, TARGETS, corpus, run
@@ -70,3 +76,50 @@ def test_a_finding_is_told_with_its_number(monkeypatch: pytest.MonkeyPatch) -> N
     assert row.found + row.kinds["fine"] == 50
     assert "it has a type" in row.findings[0].error
     assert msgspec.json.decode(msgspec.json.encode(row), type=fuzz.Row) == row
+
+
+# --- a target that could not find anything would be of no use ----------------------------------
+
+
+def _soon(raised: type[Exception]) -> None:
+    def fall() -> None:
+        raise raised("in a callback, where nobody is told")
+
+    asyncio.get_running_loop().call_soon(fall)
+
+
+async def _telemetry(*_: Any) -> Reply:
+    _soon(RuntimeError)
+    return Reply(200, b"{}")
+
+
+def _other_tokens(self: Decoder, body: bytes, want: Want, prompt_tokens: int) -> SampleArrays:
+    arrays = _decode(self, body, want, prompt_tokens)
+    changed = [msgspec.structs.replace(s, tokens=s.tokens[::-1]) for s in arrays.sequences]
+    return msgspec.structs.replace(arrays, sequences=tuple(changed))
+
+
+_decode = Decoder.decode
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "planted"),
+    [
+        ("requests", "asgi_gateway.upstream.request._top_p", lambda _: 0.5),
+        ("requests", "asgi_gateway.handshake.HandshakeHandlers.telemetry", _telemetry),
+        ("prompts", "asgi_gateway.upstream.prompt.MAX_TOKEN_ID", 2**40),
+        ("answers", "asgi_gateway.codec.decode.Decoder.decode", _other_tokens),
+        ("wire", "asgi_gateway.upstream.connection.Connection.connection_lost", lambda *_: None),
+        ("wire", "asgi_gateway.upstream.connection._framed", lambda _: False),
+        ("results", "tests.fuzz.results.as_json", lambda _: b'{"sequences":[]}'),
+        ("names", "tests.fuzz.names.parse", lambda _: TinkerPath("..", "weights", "x")),
+        ("names", "asgi_gateway.rest.RestHandlers.session", _telemetry),
+        ("lines", "asgi_gateway.upstream.verdict.printable", lambda text: text[:1000]),
+    ],
+)
+def test_a_planted_fault_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, where: str, planted: object
+) -> None:
+    monkeypatch.setattr(where, planted)
+    row = run(name, 2, range(600))
+    assert row.found > 0, row.kinds

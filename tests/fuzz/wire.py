@@ -63,7 +63,10 @@ class Wire(Target):
             body = rng.choice((b"", b"{}", b'{"choices":[]}', b"x" * 300))
             head["body"] = body.decode()
             data = _good(rng, body)
-            if rng.random() < 0.4:
+            if rng.random() < 0.3:
+                head = {name: head[name] for name in ("pieces", "end")} | {"cut": True}
+                data = data[: rng.randrange(len(data))]
+            elif rng.random() < 0.4:
                 head["more"] = True
                 data += rng.choice((b"x", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP", _good(rng, body)))
         else:
@@ -98,6 +101,7 @@ class Wire(Target):
         end = exchange.story[-1]
         assert exchange.story in ([end], ["answering", end])
         assert len(owner.reusable) <= 1
+        assert "cut" not in head or not isinstance(end, Answer), "a part was taken as the whole"
         if "body" in head:
             assert isinstance(end, Answer), end
             assert end.body() == head["body"].encode()

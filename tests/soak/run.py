@@ -6,27 +6,36 @@ Each load has clients, sessions and connections of its own, polls in batches or 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from loadgen.procfs import descriptors
-from loadgen.sampler import Sampler
+from loadgen.sampler import Sampler, Seen
 from loadgen.scenarios import SCENARIOS
-from tests.faults.judge import Record, asked, judged
+from tests.faults.judge import NOTHING, judged
+from tests.faults.judge import asked as asked_for
 from tests.faults.load import loaded
 from tests.soak.churn import churning
-from tests.soak.verdict import Soak, memory, returned, steady
-from tests.support.processes import serve, stand_in
+from tests.soak.verdict import DESCRIPTORS_MORE, PREFIX, Soak, kept, memory, returned, steady
+from tests.soak.watched import AT_REST, asked
+from tests.support.processes import Process, environment, process, stand_in
 from tests.support.wire import Remote
 
 HOURS: Final = 2.0
 ROUND_S: Final = 60.0
 RATE: Final = float(SCENARIOS["soak"].plan["rate"])
 TTL_S: Final = 60.0
-STEADY_SHARE: Final = 0.2
+WARM_SHARE: Final = 0.2
 """So much of the time is the gateway's to grow to its working size."""
+
+STEADY_AFTER: Final = 0.1
+"""So much of the rest is left out of the slope, as what is held fills up again."""
 
 FAULTS: Final = (
     "500:0.004,503=1:0.004,reset_before:0.004,reset_body:0.004,close_midway:0.002,"
@@ -42,7 +51,7 @@ class Extent(NamedTuple):
     """seconds: of all loads together, in rounds of round_s. rate: samples a second.
 
     ttl_s: how long results are kept, short enough that what is held is steady soon; sessions, too,
-    within reason.
+    within reason: not below lapse_s. hold_s: of polls.
     """
 
     seconds: float
@@ -51,6 +60,8 @@ class Extent(NamedTuple):
     ttl_s: float = TTL_S
     every_s: float = 1.0
     churn_s: float = 0.5
+    lapse_s: float = LAPSE_S
+    hold_s: float = 30.0
 
 
 def extent(time_factor: float) -> Extent:
@@ -59,92 +70,132 @@ def extent(time_factor: float) -> Extent:
     return Extent(seconds, round_s=min(ROUND_S, seconds / 6), ttl_s=min(TTL_S, seconds / 12))
 
 
+@contextlib.contextmanager
+def watched(vllm: str, told: Path, **settings: object) -> Iterator[Process]:
+    """`serve` that tells in the file `told` what it holds at rest."""
+    command = [sys.executable, "-m", "tests.soak.watched", "serve", "--port", "0"]
+    environ = {**environment(**settings), AT_REST: str(told)}
+    with process([*command, "--upstream", vllm], environ) as running:
+        yield running
+
+
 async def soak(extent: Extent) -> Soak:
-    """The whole of it, and what it left behind."""
+    """The whole of it, and what it left behind.
+
+    First so much that the gateway has its working size, then it comes to rest, then the other part.
+    """
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        told = Path(folder, "at-rest.json")
         settings = {
             "state__dir": Path(folder, "state"),
             "log__samples": Path(folder, "samples.jsonl"),
-            "session__timeout_s": max(LAPSE_S, extent.ttl_s / 2),
-            "session__retention_s": max(LAPSE_S, extent.ttl_s),
+            "session__timeout_s": max(extent.lapse_s, extent.ttl_s / 2),
+            "session__retention_s": max(extent.lapse_s, extent.ttl_s),
+            "poll__hold_s": extent.hold_s,
             "store__completed_ttl_s": extent.ttl_s,
             "store__retrieved_ttl_s": extent.ttl_s / 2,
             "upstream__keepalive_s": min(4.0, extent.ttl_s),
         }
         flags = ("--delay-s", "1", "--jitter", "0.5", "--faults", FAULTS, "--fault-times", "1")
-        with stand_in(*flags) as vllm, serve(vllm, **settings) as gateway:
-            remote = Remote(gateway.port)
-            await remote.handshake()
-            sampler = Sampler(gateway.process.pid, gateway.url, every_s=extent.every_s)
+        with stand_in(*flags) as vllm, watched(vllm, told, **settings) as gateway:
+            url = gateway.first_line().rsplit(" ", 1)[-1]
+            remote = Remote(int(url.rsplit(":", 1)[1]))
+            sampler = Sampler(gateway.pid, url, every_s=extent.every_s)
             before = await sampler.look()
             looking = asyncio.create_task(sampler.run())
-            began = time.monotonic()
+            rounds = _Rounds(extent, url, vllm)
+            rests, began = [], 0.0
             try:
-                async with churning(gateway.port, extent.churn_s) as churn:
-                    result = await _rounds(extent, gateway.url, vllm, began)
-                ended = time.monotonic()
-                await _emptied(remote, extent)
-                await _closed(gateway.process.pid, before.usage and before.usage.descriptors)
+                for share in (WARM_SHARE, 1.0 - WARM_SHARE):
+                    began = time.monotonic()
+                    async with churning(remote.port, extent.churn_s) as churn:
+                        await rounds.run(share * extent.seconds)
+                    ended = time.monotonic()
+                    rounds.churn += churn.counts
+                    await _emptied(remote, extent, before)
+                    await _closed(gateway.pid, before.usage and before.usage.descriptors)
+                    rest = await asyncio.to_thread(asked, gateway.pid, told)
+                    rests.append((rounds.samples, rest))
             finally:
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)
             after = await sampler.look()
-            result.churn = dict(sorted(churn.counts.items()))
-            times, sizes = steady(sampler.seen, began + STEADY_SHARE * (ended - began), ended)
-            result.memory = memory(times, sizes)
-            result.counts = returned(sampler.seen, before, after)
-            result.seconds = round(ended - began, 1)
-            said = gateway.process.stderr
+            times, sizes = steady(sampler.seen, began + STEADY_AFTER * (ended - began), ended)
+            problems, said = rounds.problems, gateway.stderr
             if "Traceback" in said:
-                result.problems.append(f"a traceback: {said[said.index('Traceback') :][:1500]}")
-            return result
+                problems.append(f"a traceback: {said[said.index('Traceback') :][:1500]}")
+            return Soak(
+                seconds=round(rounds.seconds, 1),
+                rate=extent.rate,
+                samples=rounds.samples,
+                survived=rounds.survived,
+                lost=rounds.lost,
+                doubled=rounds.doubled,
+                injected=rounds.injected,
+                abandoned=rounds.abandoned,
+                churn=dict(sorted(rounds.churn.items())),
+                memory=memory(times, sizes),
+                kept=kept(*rests),
+                counts=returned(sampler.seen, before, after),
+                busy=rounds.busy,
+                problems=problems,
+            )
 
 
-async def _rounds(extent: Extent, url: str, vllm: str, began: float) -> Soak:
-    """Loads until the time is up; each has its own ledger."""
-    found = Soak(
-        seconds=0,
-        samples=0,
-        survived=0,
-        lost=0,
-        doubled=0,
-        injected=0,
-        abandoned=0,
-        churn={},
-        memory=memory([float(i) for i in range(10)], [0.0] * 10),
-        counts=[],
-    )
-    seen, number = Record({}, {}), 0
-    while time.monotonic() - began < extent.seconds:
-        samples = max(20, int(extent.rate * extent.round_s))
+class _Rounds:
+    """Loads one after the other, each with its own ledger, and the sum of what they came to."""
+
+    def __init__(self, extent: Extent, url: str, vllm: str) -> None:
+        self._extent, self._url, self._vllm = extent, url, vllm
+        self._seen, self._number = NOTHING, 0
+        self.seconds = 0.0
+        self.samples = self.survived = self.lost = self.doubled = 0
+        self.injected = self.abandoned = 0
+        self.churn: Counter[str] = Counter()
+        self.busy: list[str] = []
+        self.problems: list[str] = []
+
+    async def run(self, seconds: float) -> None:
+        """At least one, until the time is up."""
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            await self._one()
+        self.seconds += time.monotonic() - began
+
+    async def _one(self) -> None:
+        rate, number = self._extent.rate, self._number
+        samples = max(20, int(rate * self._extent.round_s))
         result = await loaded(
-            url,
-            vllm,
+            self._url,
+            self._vllm,
             samples,
-            *("--scenario", "soak", "--rate", str(extent.rate), "--seed", str(number + 1)),
+            *("--scenario", "soak", "--rate", str(rate), "--seed", str(number + 1)),
             *("--style", "future" if number % 2 else "futures", "--warmup-s", "0"),
         )
-        now = asked([vllm])
-        one = judged(result, now.since(seen))
-        seen, number = now, number + 1
-        found.samples += samples
-        found.survived += one.survived
-        found.lost += one.lost
-        found.doubled += one.doubled
-        found.injected += one.injected
-        found.abandoned += result.traffic.polls_abandoned
+        now = asked_for([self._vllm])
+        one = judged(result, now.since(self._seen))
+        self._seen, self._number = now, number + 1
+        self.samples += samples
+        self.survived += one.survived
+        self.lost += one.lost
+        self.doubled += one.doubled
+        self.injected += one.injected
+        self.abandoned += result.traffic.polls_abandoned
         if not result.verdict.valid:
-            found.busy.append(f"load {number}: {'; '.join(result.verdict.reasons)}")
-        found.problems += [f"load {number}: {problem}" for problem in one.problems]
-    return found
+            self.busy.append(f"load {number + 1}: {'; '.join(result.verdict.reasons)}")
+        self.problems += [f"load {number + 1}: {problem}" for problem in one.problems]
 
 
-async def _emptied(remote: Remote, extent: Extent) -> None:
+async def _emptied(remote: Remote, extent: Extent, before: Seen) -> None:
     """Until everything that has a clock is over, or long enough that it ought to be."""
-    deadline = time.monotonic() + extent.ttl_s * 2 + BACK_WITHIN_S
+    sessions = before.named(f"{PREFIX}sessions") or 0
+    deadline = (
+        time.monotonic() + max(extent.lapse_s, extent.ttl_s) + extent.ttl_s * 2 + BACK_WITHIN_S
+    )
     while time.monotonic() < deadline:
         now = await remote.metrics()
-        if not now["samples_held"] and not now["polls_inflight"] and not now["charged_bytes"]:
+        held = now["samples_held"] + now["polls_inflight"] + now["charged_bytes"]
+        if not held and now["sessions"] <= sessions:
             break
         await asyncio.sleep(0.2)
 
@@ -152,5 +203,6 @@ async def _emptied(remote: Remote, extent: Extent) -> None:
 async def _closed(pid: int, before: int | None) -> None:
     """Until idle connections to the upstream have ended by their own clock, or ought to have."""
     deadline = time.monotonic() + BACK_WITHIN_S
-    while (descriptors(pid) or 0) > (before or 0) and time.monotonic() < deadline:  # noqa: ASYNC110
+    most = (before or 0) + DESCRIPTORS_MORE
+    while (descriptors(pid) or 0) > most and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.2)

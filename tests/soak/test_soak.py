@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,16 +11,34 @@ from loadgen.procfs import Usage
 from loadgen.report.slope import LEAST_BLOCKS, slope
 from loadgen.sampler import Seen
 from tests.soak.run import Extent, soak
-from tests.soak.verdict import NOISE_MB, Memory, Soak, memory, returned, steady, table
+from tests.soak.verdict import (
+    BACK_TO_BEFORE,
+    BACK_TO_ZERO,
+    CHURN,
+    NOISE_MB,
+    Memory,
+    Soak,
+    kept,
+    memory,
+    returned,
+    steady,
+    table,
+)
+from tests.soak.watched import Rest
 
-MINIATURE = Extent(seconds=3.0, round_s=1.0, rate=80, ttl_s=2.0, every_s=0.1, churn_s=0.1)
+MINIATURE = Extent(
+    seconds=4.0, round_s=1.0, rate=80, ttl_s=2.0, every_s=0.1, churn_s=0.1, lapse_s=6.0, hold_s=1.0
+)
+# Of which a few seconds and samples tell nothing.
+NOT_TOLD = re.compile("the memory rises|blocks of the interpreter|abandoned polls did not")
 HOUR_S = 3600.0
+CHURNED = dict.fromkeys(CHURN, 2)
 
 
 async def test_a_miniature_leaves_nothing_behind() -> None:
     found = await soak(MINIATURE)
-    problems = [p for p in found.all_problems() if not p.startswith("the memory")]
-    assert not problems, (problems, table(found))  # seconds tell nothing of the memory
+    problems = [p for p in found.all_problems() if not NOT_TOLD.search(p)]
+    assert not problems, (problems, table(found))
     assert found.survived == found.samples > 0
     assert found.injected > 0
     for kind in ("sessions", "samples cancelled", "polls given up", "sessions left to lapse"):
@@ -96,15 +116,53 @@ def look(at: float, rss: int = 0, descriptors: int = 0, **metrics: float) -> See
 
 
 def test_what_is_not_back_is_told() -> None:
-    before = look(0, descriptors=20, polls_inflight=0, tasks=4, results_held_bytes=0)
-    during = look(1, descriptors=90, polls_inflight=50, tasks=60, results_held_bytes=900)
-    after = look(2, descriptors=23, polls_inflight=1, tasks=6, results_held_bytes=0)
+    still = dict.fromkeys((*BACK_TO_ZERO, *BACK_TO_BEFORE), 0.0)
+    before = look(0, 0, 20, **{**still, "tasks": 4, "sessions": 1})
+    during = look(1, 0, 90, **{**still, "tasks": 60, "polls_inflight": 50, "sessions": 9})
+    after = look(2, 0, 23, **{**still, "tasks": 6, "polls_inflight": 1, "sessions": 2})
     found = {count.name: count for count in returned([before, during, after], before, after)}
     assert {name for name, count in found.items() if not count.ok} == {
         "polls_inflight",
+        "sessions",
         "descriptors",
     }
     assert (found["tasks"].before, found["tasks"].peak, found["tasks"].after) == (4, 60, 6)
+
+
+def test_a_count_that_is_not_told_is_no_count_that_is_back() -> None:
+    counts = dict.fromkeys((*BACK_TO_ZERO, *BACK_TO_BEFORE, "tasks"), 0.0)
+    seen = look(0, 0, 20, **counts)
+    assert returned([seen], seen, seen)
+    for name in counts:
+        less = look(0, 0, 20, **{n: v for n, v in counts.items() if n != name})
+        with pytest.raises(LookupError, match=name):
+            returned([less], less, less)
+    with pytest.raises(LookupError, match="descriptors"):
+        returned([seen], seen, look(0, 0, 0, **counts))
+
+
+@pytest.mark.parametrize(("more", "ok"), [(0, True), (1_400, True), (1_600, False), (-50, True)])
+def test_an_object_of_a_thousand_samples_is_a_leak(more: int, ok: bool) -> None:
+    first = Rest(blocks=500_000, rss_mb=90.0)
+    found = kept((100_000, first), (600_000, Rest(blocks=500_000 + more, rss_mb=91.0)))
+    assert found.samples == 500_000
+    assert found.ok == ok
+    problems = a_soak(kept=found).all_problems()
+    assert bool(problems) != ok
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"survived": 999}, "999 of 1000 samples"),
+        ({"injected": 0}, "faults did not happen"),
+        ({"abandoned": 0}, "abandoned polls did not happen"),
+        ({"churn": {"sessions": 2}}, "samples cancelled did not happen"),
+        ({"churn": {**CHURNED, "sessions broken off (OSError)": 1}}, "1 sessions broken off"),
+    ],
+)
+def test_what_did_not_happen_is_not_passed(fields: dict[str, object], told: str) -> None:
+    assert told in "; ".join(a_soak(**fields).all_problems())
 
 
 def test_only_the_steady_part_counts() -> None:
@@ -130,8 +188,10 @@ def a_soak(**fields: object) -> Soak:
         "doubled": 0,
         "injected": 5,
         "abandoned": 3,
-        "churn": {"sessions": 2},
+        "churn": CHURNED,
+        "rate": 400.0,
         "memory": flat,
+        "kept": kept((100, Rest(blocks=10, rss_mb=1.0)), (1_000, Rest(blocks=11, rss_mb=1.0))),
         "counts": [],
     }
     return Soak(**{**usual, **fields})  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import numpy as np
 
 from loadgen.report.slope import Slope, slope
 from loadgen.sampler import Seen
+from tests.soak.watched import Rest
 
 NOISE_MB: Final = 2.0
 """Less than this over the steady part is not told from the allocator's noise."""
@@ -17,6 +18,16 @@ DESCRIPTORS_MORE: Final = 2
 """What a logger or an event loop may have opened since the start."""
 
 TASKS_MORE: Final = 2
+BLOCKS_NOISE: Final = 1_000
+"""Caches, counters that grew past 255, what the journal is at."""
+
+CHURN: Final = (
+    "sessions",
+    "samples cancelled",
+    "polls given up",
+    "sessions finished",
+    "sessions left to lapse",
+)
 BACK_TO_ZERO: Final = (
     "polls_inflight",
     "samples_inflight",
@@ -27,6 +38,7 @@ BACK_TO_ZERO: Final = (
     "charged_bytes",
     "bugs_total",
 )
+BACK_TO_BEFORE: Final = ("sessions", "samples_lost")
 PREFIX: Final = "asgi_gateway_"
 
 
@@ -88,20 +100,22 @@ def steady(seen: list[Seen], begin: float, end: float) -> tuple[list[float], lis
 
 
 def returned(seen: list[Seen], before: Seen, after: Seen) -> list[Back]:
-    """Every count that must be back. Those that a server does not tell are left out."""
+    """Every count that must be back. Raises LookupError for one that the gateway does not tell."""
     found = []
-    for name in (*BACK_TO_ZERO, "tasks"):
-        ends = before.named(PREFIX + name), after.named(PREFIX + name)
+    for name in (*BACK_TO_ZERO, *BACK_TO_BEFORE, "tasks"):
+        first, last = before.named(PREFIX + name), after.named(PREFIX + name)
         values = [v for s in seen if (v := s.named(PREFIX + name)) is not None]
-        if ends[0] is None or ends[1] is None or not values:
-            continue
-        allowed = ends[0] + TASKS_MORE if name == "tasks" else 0.0
-        found.append(_back(name, ends[0], values, ends[1], allowed))
+        if first is None or last is None or not values:
+            raise LookupError(f"the gateway does not tell {name}")
+        allowed = 0.0 if name in BACK_TO_ZERO else first
+        found.append(_back(name, first, values, last, allowed + TASKS_MORE * (name == "tasks")))
     assert before.usage is not None
     assert after.usage is not None
-    first, last = before.usage.descriptors or 0, after.usage.descriptors or 0
+    was, now = before.usage.descriptors, after.usage.descriptors
+    if not was or not now:
+        raise LookupError("descriptors cannot be counted")
     open_ = [float(s.usage.descriptors or 0) for s in seen if s.usage is not None]
-    found.append(_back("descriptors", first, open_, last, first + DESCRIPTORS_MORE))
+    found.append(_back("descriptors", was, open_, now, was + DESCRIPTORS_MORE))
     return found
 
 
@@ -109,14 +123,48 @@ def _back(name: str, before: float, values: list[float], after: float, allowed: 
     return Back(name=name, before=before, peak=max(values), after=after, allowed=allowed)
 
 
+class Kept(msgspec.Struct, kw_only=True):
+    """What the gateway holds at rest, all garbage gone, after the first part and at the end; so
+    many samples lie between."""
+
+    samples: int
+    blocks_before: int
+    blocks_after: int
+    rss_mb_before: float
+    rss_mb_after: float
+
+    @property
+    def per_thousand(self) -> float:
+        """Blocks of the interpreter that stay of a thousand samples."""
+        return 1000 * (self.blocks_after - self.blocks_before) / self.samples
+
+    @property
+    def ok(self) -> bool:
+        """One object of a thousand samples is a leak."""
+        return self.blocks_after - self.blocks_before <= BLOCKS_NOISE + self.samples / 1000
+
+
+def kept(first: tuple[int, Rest], last: tuple[int, Rest]) -> Kept:
+    """Each: samples so far, and what was held then."""
+    return Kept(
+        samples=last[0] - first[0],
+        blocks_before=first[1].blocks,
+        blocks_after=last[1].blocks,
+        rss_mb_before=round(first[1].rss_mb, 2),
+        rss_mb_after=round(last[1].rss_mb, 2),
+    )
+
+
 class Soak(msgspec.Struct, kw_only=True):
-    """The whole of it. churn: what came beside the loads, by kind. problems: of the ledgers.
+    """The whole of it. rate: of samples, a second. churn: what came beside the loads, by kind.
+    problems: of the ledgers.
 
     busy: loads in which the client or the machine was the limit. They put a backlog into the
     gateway, and a burst's memory is not all given back: their steps look like a slope.
     """
 
     seconds: float
+    rate: float
     samples: int
     survived: int
     lost: int
@@ -125,6 +173,7 @@ class Soak(msgspec.Struct, kw_only=True):
     abandoned: int
     churn: dict[str, int]
     memory: Memory
+    kept: Kept
     counts: list[Back]
     busy: list[str] = []
     problems: list[str] = []
@@ -132,6 +181,22 @@ class Soak(msgspec.Struct, kw_only=True):
     def all_problems(self) -> list[str]:
         """What speaks against it; empty where it is passed."""
         found = list(self.problems)
+        if self.survived != self.samples:
+            found.append(f"{self.survived} of {self.samples} samples ended as they should")
+        found += [
+            f"{what} did not happen, so nothing of it was tested"
+            for what, count in (
+                ("faults", self.injected),
+                ("abandoned polls", self.abandoned),
+                *((kind, self.churn.get(kind, 0)) for kind in CHURN),
+            )
+            if not count
+        ]
+        found += [f"{n} {kind}" for kind, n in self.churn.items() if "broken off" in kind]
+        if not self.kept.ok:
+            found.append(
+                f"{self.kept.per_thousand:.2f} blocks of the interpreter stay of a thousand samples"
+            )
         if self.lost:
             found.append(f"{self.lost} lost")
         if self.doubled:
@@ -158,6 +223,11 @@ def slope_of(rss: Memory) -> str:
     )
 
 
+def bytes_per_sample(rss: Memory, rate: float) -> float:
+    """From how much that stays of each sample on, the slope would have told it."""
+    return (rss.bound_mb_per_h + rss.mb_per_h - rss.low_mb_per_h) * 1e6 / (3600 * rate)
+
+
 def table(soak: Soak) -> list[str]:
     """As markdown, with the verdict."""
     rss, problems = soak.memory, soak.all_problems()
@@ -171,6 +241,19 @@ def table(soak: Soak) -> list[str]:
         ("loads that the machine held up", str(len(soak.busy))),
         ("lost, doubled", f"{soak.lost}, {soak.doubled}"),
         ("memory", slope_of(rss)),
+        ("a leak would show from", f"{bytes_per_sample(rss, soak.rate):.0f} bytes a sample"),
+        (
+            "blocks of the interpreter at rest",
+            f"{soak.kept.blocks_before:,} before, {soak.kept.blocks_after:,} after",
+        ),
+        (
+            "blocks that stay",
+            f"{soak.kept.per_thousand:+.2f} of a thousand samples, of {soak.kept.samples:,}",
+        ),
+        (
+            "memory at rest",
+            f"{soak.kept.rss_mb_before:.1f} before, {soak.kept.rss_mb_after:.1f} MB after them",
+        ),
         ("memory, first and last block", f"{rss.medians_mb[0]:.1f}, {rss.medians_mb[-1]:.1f} MB"),
         *(
             (

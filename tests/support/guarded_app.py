@@ -11,7 +11,7 @@ import uvicorn
 
 from asgi_gateway.asgi import App
 from asgi_gateway.frontdoor import FrontDoor
-from asgi_gateway.guarded import protocol_class
+from asgi_gateway.guarded import GuardedProtocol
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.settings import LimitSettings
 
@@ -47,8 +47,9 @@ async def guarded(
             connections=connections,
             metrics=metrics,
         )
+        protocol = type(GuardedProtocol.__name__, (GuardedProtocol,), {"door": door})
         config = uvicorn.Config(
-            app, http=protocol_class(door), loop="uvloop", lifespan="off", log_level="warning"
+            app, http=protocol, loop="uvloop", lifespan="off", log_level="warning"
         )
         server = uvicorn.Server(config)
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -106,6 +106,33 @@ async def test_anothers_session_and_samplers_are_like_unknown_ones(
         assert beat.status == 200
 
 
+async def test_anothers_ids_look_unknown_where_the_trainer_tells_of_unknown_ones(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    """Both routes ask the trainer about ids that nobody has used here, which has its own words."""
+    async with both(upstream, tmp_path) as one:
+        await one.a.handshake()
+        await one.b.handshake()
+        used = await one.minted(one.a)
+        assert (await one.a.post("asample", sample(used, 0))).status == 200
+        unknown = "0" * 8 + "-unknown"
+        asked = one.asked
+        looked = [await one.b.get(f"{API}/samplers/{each}") for each in (unknown, used)]
+        reason = {"reason": {"type": "x"}}
+        finished = [
+            await one.b.post(f"sessions/{each}/finish", reason)
+            for each in (unknown, one.a.session_id)
+        ]
+        assert one.asked == asked + 2, "of the unknown ones alone"
+        for nobodys, anothers in (looked, finished):
+            assert (nobodys.status, anothers.status) == (404, 404)
+            assert nobodys.body == anothers.body
+            assert nobodys.headers == anothers.headers
+        # What the trainer does know goes through as it is.
+        mine = await one.minted(one.b)
+        assert "model_path" in (await one.b.get(f"{API}/samplers/{mine}")).json()
+
+
 async def test_a_minted_sampler_of_a_model_that_the_key_may_not_use(
     upstream: FakeUpstream, tmp_path: Path
 ) -> None:

@@ -1,7 +1,11 @@
 """When the upstreams are asked for their lists."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
+import msgspec
 import pytest
 
 from asgi_gateway.errors import Malformed, Unready
@@ -89,3 +93,61 @@ async def test_before_any_answer_it_is_not_the_clients_fault(upstream: FakeUpstr
         ):
             with pytest.raises(Unready):
                 await ask
+
+
+async def test_one_that_hangs_holds_up_nobody_who_needs_the_others(upstream: FakeUpstream) -> None:
+    """Also a name that was loaded a moment ago; what nobody has is known when all have spoken."""
+    serve(upstream, BASE)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with hanging() as (deaf, answer), opened(upstream.url, deaf) as made:
+        assert (await made.catalog.resolve("Qwen/Qwen3-8B", None)).upstream_name
+        serve(upstream, BASE, lora("run_1"))
+        assert (await made.later().resolve(None, SAMPLER)).upstream_name == "run_1"
+        assert loop.time() - began < 3
+        unknown = asyncio.ensure_future(
+            made.later().resolve(None, "tinker://other/sampler_weights/2")
+        )
+        await asyncio.sleep(1)
+        assert not unknown.done()
+        answer(BASE, lora("other_2"))
+        assert (await asyncio.wait_for(unknown, 5)).upstream_name == "other_2"
+
+
+async def test_close_ends_what_is_late(upstream: FakeUpstream) -> None:
+    serve(upstream, BASE)
+    async with hanging() as (deaf, _):
+        async with opened(upstream.url, deaf) as made:
+            assert (await made.catalog.resolve("Qwen/Qwen3-8B", None)).upstream_name
+            late = list(made.catalog._listing._late.values())
+            assert late
+        assert all(task.cancelled() for task in late)
+
+
+@contextlib.asynccontextmanager
+async def hanging() -> AsyncIterator[tuple[str, Callable[..., None]]]:
+    """An upstream that takes a request for its list and says nothing before it is told to."""
+    told = asyncio.Event()
+    listed: list[bytes] = [b""]
+    serving = set()
+
+    async def serve_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
+        await reader.readuntil(b"\r\n\r\n")
+        await told.wait()
+        head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % len(listed[-1]) + listed[-1])
+        writer.close()
+        await writer.wait_closed()
+
+    def answer(*models: dict[str, Any]) -> None:
+        listed.append(msgspec.json.encode({"object": "list", "data": models}))
+        told.set()
+
+    server = await asyncio.start_server(serve_late, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", answer
+    finally:
+        told.set()
+        await asyncio.gather(*filter(None, serving), return_exceptions=True)
+        server.close()

@@ -24,6 +24,7 @@ from tests.support.upstream import FakeUpstream, Raw, Request, answer, in_order
 from tests.support.waiting import event, until
 
 OK = answer(200, b'{"id":1}')
+EARLY = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
 WHOLE = (200, b'{"id":1}', None)
 
 
@@ -85,6 +86,10 @@ async def test_a_whole_answer(upstream: FakeUpstream, data: tuple[bytes, ...]) -
         (b"",),
         (b"HTTP/1.1 200 OK\r\ncontent-len",),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n", b'{"id"'),
+        (b"HTTP/1.1 200 OK\r\ncontent-", b'length: 8\r\n\r\n{"id"'),
+        (b"HTTP/1.1 200 OK\r\nserver: x\r\n", b'content-length: 8\r\n\r\n{"id"', b'":'),
+        (EARLY + b'HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{"id"',),
+        (EARLY, EARLY + b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{" + b'"i\r\n'),
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b'8\r\n{"id":1}\r\n'),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\ntransfer-encoding: chunked\r\n\r\n" + WHOLE[1],),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\ncontent-length: 9\r\n\r\n" + WHOLE[1],),
@@ -96,6 +101,10 @@ async def test_a_whole_answer(upstream: FakeUpstream, data: tuple[bytes, ...]) -
         "nothing",
         "half a head",
         "half a body",
+        "half a body after half a head",
+        "half a body in pieces after half a head",
+        "half a body after an interim answer",
+        "half a body after two of them",
         "chunks without an end",
         "two framings",
         "two lengths",
@@ -106,6 +115,38 @@ async def test_a_whole_answer(upstream: FakeUpstream, data: tuple[bytes, ...]) -
 )
 async def test_no_answer(upstream: FakeUpstream, data: tuple[bytes, ...]) -> None:
     assert isinstance(await outcome_of(upstream, *data), Interrupted)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (b"HTTP/1.1 503 busy\r\nretry-", b"after: 7\r\ncontent-length: 4\r\n\r\nbusy"),
+        (b"HTTP/1.1 503 busy\r\nretry-", b"after: 7\r\ncontent-length: 4\r\n\r\nb", b"usy"),
+        (EARLY + b"HTTP/1.1 503 busy\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nb", b"usy"),
+    ],
+    ids=["in two", "in three", "interim"],
+)
+async def test_retry_after_in_pieces(upstream: FakeUpstream, data: tuple[bytes, ...]) -> None:
+    assert await outcome_of(upstream, *data) == (503, b"busy", "7")
+
+
+async def test_an_answer_whose_head_comes_in_pieces_has_begun(upstream: FakeUpstream) -> None:
+    """The prompt is dropped then, and the sample is not sent again."""
+    more = asyncio.Event()
+
+    async def script(request: Request) -> Raw:
+        await request.write(b"HTTP/1.1 200 OK\r\ncontent-")
+        await asyncio.sleep(0.02)
+        await request.write(b"length: 8\r\n\r\n{")
+        await more.wait()
+        return Raw(b'"id":1}', "keep")
+
+    upstream.script = script
+    async with pool_of(upstream.url) as pool:
+        exchange = sent(pool, upstream.url)
+        await until(lambda: exchange.story == ["answering"])
+        more.set()
+        assert await exchange.outcome() == WHOLE
 
 
 @pytest.mark.parametrize(
