@@ -51,7 +51,7 @@ async def test_a_loop_that_was_held_shows() -> None:
         time.sleep(0.35)  # noqa: ASYNC251 - the fault: somebody holds the loop
         await until(lambda: gateway._lag.max_s >= 0.25)
         text = (await AsgiClient(gateway).get("/metrics")).body
-        assert metric(text, "loop_lag_seconds_max") >= 0.25
+        assert metric(text, "event_loop_lag_seconds_max") >= 0.25
         came_at = gateway._lag._came_at
         await until(lambda: gateway._lag._came_at != came_at)
         assert gateway._lag.last_s < 0.25, "the last one, not the longest"

@@ -267,32 +267,52 @@ class Fleet:
 
     def add_to(self, metrics: Metrics) -> None:
         def each(read: Callable[[Upstream], float]) -> Callable[[], Labelled]:
-            return lambda: [(upstream.name, read(upstream)) for upstream in self.upstreams]
+            return lambda: [((upstream.name,), read(upstream)) for upstream in self.upstreams]
 
-        name = "upstream"
-        for metric, kind, text, read in (
-            ("upstream_inflight", "gauge", "Samples there.", each(lambda u: u.in_flight)),
-            ("upstream_up", "gauge", "1: health checks pass.", each(lambda u: int(u.up))),
+        for name, kind, text, read in (
+            ("upstream_inflight", "gauge", "Samples there now.", each(lambda u: u.in_flight)),
+            (
+                "upstream_up",
+                "gauge",
+                "1 while the upstream's health checks pass.",
+                each(lambda u: int(u.up)),
+            ),
             (
                 "upstream_draining",
                 "gauge",
-                "1: it is drained.",
+                "1 while the upstream is drained by an operator.",
                 each(lambda u: int(u.draining or u.leaving)),
             ),
             (
                 "breaker_state",
                 "gauge",
-                "0 closed, 1 half open, 2 open.",
+                "The upstream's circuit breaker: 0 closed, 1 half open, 2 open.",
                 each(lambda u: u.breaker.state),
             ),
             (
                 "breaker_opened_total",
                 "counter",
-                "Times that a breaker opened.",
+                "Times that the upstream's circuit breaker opened.",
                 each(lambda u: u.breaker.opened),
             ),
         ):
-            metrics.labelled(metric, kind, text, name, read)
+            metrics.labelled(name, kind, text, ("upstream",), read)
+        metrics.labelled(
+            "upstream_requests_total",
+            "counter",
+            "Requests to the upstream that are over, by what came of them.",
+            ("upstream", "code"),
+            lambda: [
+                ((upstream.name, code), count)
+                for upstream in self.upstreams
+                for code, count in upstream.requests.shown()
+            ],
+        )
+        metrics.gauge(
+            "upstreams_available",
+            "Upstreams that a sample may go to now; at 0 new samples are refused.",
+            lambda: len(self.available),
+        )
 
     def _look(self) -> None:
         """See which of them are available; all of them are looked at, and there are few."""
