@@ -29,8 +29,8 @@ HEAD = """\
 # Metrics
 
 Every family of `GET /metrics`, written by `docs/metrics_reference.py` from the texts that a scrape
-has. [Logs and metrics](observability.md#metrics) says how to read them, [the runbook](runbook.md) what
-to do at an alert.
+has. [Logs and metrics](observability.md#metrics) says how to read them, [the runbook](runbook.md)
+what to do at an alert.
 
 Times are seconds, sizes are bytes. Values of labels are fixed by the code or by the configuration,
 never by what is sampled: no session, request, prompt, path, secret or address of a client. What is
