@@ -34,9 +34,9 @@ what to do at an alert.
 
 Times are seconds, sizes are bytes. Values of labels are fixed by the code or by the configuration,
 never by what is sampled: no session, request, prompt, path, secret or address of a client. What is
-counted under none of the values listed here is `other`. So the number of series is constant while a
-gateway runs: {series} with one upstream and everything on this page in use, {more} more for each
-further upstream.
+counted under none of the values listed here is `other`. So the number of series is constant as long
+as the upstreams are the same: {series} with one of them and everything on this page in use, {more}
+more for each further one.
 """
 
 
