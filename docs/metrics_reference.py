@@ -21,6 +21,7 @@ from asgi_gateway.standalone import Standalone
 
 PAGE = Path(__file__).resolve().parent / "metrics.md"
 UPSTREAMS = ["http://first.example:8001", "http://second.example:8001"]
+SOURCE = "sqlite:////path/tinker.db"
 # Their values are the operator's or the build's; those of the other labels are listed.
 OPEN = {"upstream", "version", "python"}
 LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -59,6 +60,7 @@ def kinds(folder: Path) -> Iterator[tuple[str, Metrics]]:
     yield "Every gateway", Gateway(settings()).metrics
     yield "`serve` and `create_app`", Standalone(settings()).metrics
     yield "`serve` alone", front_door()
+    yield "With `upstream.source`", Gateway(settings((), upstream__source=SOURCE)).metrics
     yield "With a journal, `state.dir`", Gateway(settings(state__dir=str(folder / "s"))).metrics
     yield "With API keys, `access`", Gateway(settings(access__keys_file=str(keys))).metrics
     yield "With a sample log, `log.samples`", Gateway(settings(log__samples="-")).metrics

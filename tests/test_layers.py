@@ -25,7 +25,7 @@
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy`, `upstream/retrying` |
 | 6 | `upstream/checks`, `upstream/following` |
 | 5 | `upstream/fleet` |
-| 4 | `upstream/run` |
+| 4 | `upstream/run`, `upstream/figures` |
 | 3 | `upstream/standing` |
 | 1 | `upstream/breaker`, `upstream/addresses` |
 | 3 | `upstream/connection`, `upstream/request` |
