@@ -80,7 +80,7 @@ class Door:
             ("reloads", "Times that the keys were read again and taken.", lambda: self.reloads),
             (
                 "failed_reloads",
-                "Times that they were not usable and not taken.",
+                "Times that the keys could not be used and stayed as they were.",
                 lambda: self.failed_reloads,
             ),
         ):

@@ -386,6 +386,15 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ),
         ),
         Panel(
+            "Settings",
+            "Changes that were taken, and refused.",
+            (
+                (rate("config_reloads_total", "instance"), f"taken {EACH}"),
+                (rate("config_reload_failures_total", "instance"), f"refused {EACH}"),
+            ),
+            unit="cps",
+        ),
+        Panel(
             "Sample log",
             "Where log.samples is set.",
             (

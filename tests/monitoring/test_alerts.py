@@ -95,6 +95,7 @@ HISTORIES: Final = {
     "DescriptorsNearLimit": shares("process_open_fds", "process_max_fds", 95, 50),
     "DescriptorsExhausted": once("descriptors_exhausted_total"),
     "LogLinesDropped": once("log_dropped_total"),
+    "ConfigNotReloaded": once("config_reload_failures_total"),
     "KeysNotReloaded": once("access_failed_reloads_total"),
     "Bugs": once("bugs_total"),
 }
