@@ -125,6 +125,6 @@ class Drain:
     def add_to(self, metrics: Metrics) -> None:
         metrics.gauge(
             "draining",
-            "0 serving, 1 about to drain, 2 draining: new samples are refused.",
+            "0 serving, 1 about to drain, 2 draining, which refuses new samples.",
             lambda: min(self.stage, Stage.DRAINING),
         )

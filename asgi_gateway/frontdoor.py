@@ -81,7 +81,7 @@ class FrontDoor:
         self._swept_at = 0.0
         self._said = dict(self._closed)
         self._said_at = float("-inf")
-        metrics.gauge("connections", "Connections of clients.", lambda: self.open)
+        metrics.gauge("connections", "Connections of clients to serve.", lambda: self.open)
 
     def reconfigure(self, limits: LimitSettings, connections: int) -> None:
         """Other limits, for the connections that are there too; none is closed for their number."""

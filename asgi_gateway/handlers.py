@@ -97,7 +97,7 @@ class SamplingHandlers:
                 ),
             )
         except Refusal as refusal:
-            self._metrics.refusals[str(refusal.status)] += 1
+            self._metrics.refusals[refusal.source] += 1
             raise
         return Reply(200, _promise(record))
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from asgi_gateway import protocol, replies
 from asgi_gateway.access.models import require
-from asgi_gateway.admission import Admission
+from asgi_gateway.admission import SOURCES, Admission
 from asgi_gateway.asgi import EMPTY, TEXT, Call, Reply, json_reply
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Gone, Malformed, Unready
@@ -41,6 +41,7 @@ class HandshakeHandlers:
         self._admission = admission
         self._journaled = journaled
         self._take(client)
+        self._add_to(metrics)
 
     def _take(self, client: ClientSettings) -> None:
         self._config = json_reply(_config(client, self._journaled))
@@ -143,6 +144,24 @@ class HandshakeHandlers:
             reasons.append("no upstream has said which models it serves yet")
         readiness = replies.Readiness(not reasons, reasons)
         return json_reply(readiness, 503 if reasons else 200)
+
+    def _add_to(self, metrics: Metrics) -> None:
+        admission, catalog = self._admission, self._catalog
+        metrics.gauge(
+            "ready",
+            "1 while /readyz is 200.",
+            lambda: int(bool(catalog.known) and not admission.reasons),
+        )
+        metrics.labelled(
+            "not_ready",
+            "gauge",
+            "1 for each reason for which /readyz is 503; models: no upstream has listed any yet.",
+            ("reason",),
+            lambda: [
+                *(((source,), int(admission.objects(source))) for source in SOURCES),
+                (("models",), int(not catalog.known)),
+            ],
+        )
 
     async def metrics(self, _: Call) -> Reply:
         return Reply(200, self._metrics.render(), TEXT)

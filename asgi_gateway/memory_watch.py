@@ -21,6 +21,7 @@ from asgi_gateway.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+SOURCE: Final = "memory"
 LOOK_EVERY_S: Final = 1.0
 # A level ends so far below where it begins, so that it does not flicker.
 HYSTERESIS: Final = 0.03
@@ -115,9 +116,21 @@ class MemoryWatch:
         self.closed = False
         self.reading = Reading(0, 1)
         for name, text, value in (
-            ("memory_used_bytes", "Without reclaimable file cache.", lambda: self.reading.used),
-            ("memory_limit_bytes", "What it may become.", lambda: self.reading.limit),
-            ("memory_level", "0 fine, 1 full, 2 shedding, 3 closed.", lambda: int(self.level)),
+            (
+                "memory_used_bytes",
+                "Memory of the control group or process, without reclaimable file cache.",
+                lambda: self.reading.used,
+            ),
+            (
+                "memory_limit_bytes",
+                "What it may become: the lowest limit of the control groups, or the machine's.",
+                lambda: self.reading.limit,
+            ),
+            (
+                "memory_level",
+                "0 fine, 1 submits are refused, 2 delivered results are dropped too, 3 any are.",
+                lambda: int(self.level),
+            ),
         ):
             metrics.gauge(name, text, value)
         self._look()
@@ -127,8 +140,8 @@ class MemoryWatch:
 
     def refuse(self) -> None:
         """A submit at the highest level. Raises Exhausted."""
-        self._metrics.refusals["429"] += 1
-        raise Exhausted(self._reason())
+        self._metrics.refusals[SOURCE] += 1
+        raise Exhausted(self._reason(), SOURCE)
 
     def tick(self, now: float) -> None:
         """Look about once a second; drop results for what was found too much."""
@@ -155,10 +168,10 @@ class MemoryWatch:
             return
         log.warning("memory is at %.0f%%: %s", 100 * reading.share, self.level.name.lower())
         if self.level is Level.FINE:
-            self._admission.clear("memory")
+            self._admission.clear(SOURCE)
         else:
             refusal: type[Refusal] = Overloaded if self.level is Level.FULL else Exhausted
-            self._admission.object("memory", self._reason(), refusal)
+            self._admission.object(SOURCE, self._reason(), refusal)
 
     def _reason(self) -> str:
         reading = self.reading

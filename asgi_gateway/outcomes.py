@@ -28,8 +28,9 @@ class Outcomes:
         self._quota = quota
         self.recent = Recent()
 
-    def settled(self, record: Record, now: float) -> None:
-        """Count one sample: the time in line of each, the upstream's of those that were sent.
+    def settled(self, record: Record, now: float, answered_at: float = 0.0) -> None:
+        """Count one sample: the time in line of each, the upstream's of those that were sent, and
+        the gateway's own of those with a result, whose answer had come at `answered_at`.
 
         Both are of all its runs together, so neither counts a sample that was tried again twice.
         """
@@ -41,6 +42,8 @@ class Outcomes:
         self._metrics.stage("queued", queued_s)
         if record.attempts:
             self._metrics.stage("upstream", upstream_s)
+        if answered_at:
+            self._metrics.overhead.observe(now - answered_at)
         if record.state is not SUCCEEDED:
             self._remember(record, outcome, now)
         if self._quota is not None:

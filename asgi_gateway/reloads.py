@@ -49,11 +49,18 @@ class Reloads:
         self.taken = self.refused = 0
         self._taken_at = clock.wall_time()
         for name, text, read in (
-            ("reloads", "Times that the settings were read again.", lambda: self.taken),
-            ("reload_failures", "Times that they could not be used.", lambda: self.refused),
+            ("reloads", "Times that changed settings were taken.", lambda: self.taken),
+            (
+                "reload_failures",
+                "Times that changed settings were refused, all of them.",
+                lambda: self.refused,
+            ),
         ):
             metrics.counter(f"config_{name}_total", text, read)
-        name, text = "config_last_reload_timestamp_seconds", "When settings were taken last."
+        name, text = (
+            "config_last_reload_timestamp_seconds",
+            "When settings were taken last, at the start or later, Unix time.",
+        )
         metrics.gauge(name, text, lambda: self._taken_at)
 
     def __repr__(self) -> str:

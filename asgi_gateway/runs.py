@@ -139,6 +139,7 @@ class Runs:
 
     def answered(self, run: Run, answer: Answer) -> None:
         """The upstream's whole answer has come; it is read now or in a later turn of the loop."""
+        run.answered_at = self._clock.now()
         cost = 1 + answer.nbytes // BYTES_PER_ANSWER
         if not self._unread and self._turn.take(cost):
             self._read(run, answer)
@@ -204,7 +205,7 @@ class Runs:
         self._budget.answered = True
         self._remedies.succeeded(record, run.upstream.url)
         if self._store.succeed(record, result, now):
-            self._outcomes.settled(record, now)
+            self._outcomes.settled(record, now, run.answered_at)
             self._delivery.settled(record)
         self._ended(run, "ok")
 
@@ -229,7 +230,7 @@ class Runs:
             self._budget.failed(now)
         if record.state is RUNNING:  # or it was cancelled or overdue meanwhile
             self._recover(record, error, run.upstream.url, now)
-        self._ended(run, type(error).__name__.lower())
+        self._ended(run, error.code)
 
     def _recover(self, record: Record, error: UpstreamError, url: str, now: float) -> None:
         if isinstance(error, Unavailable) and error.ours:
@@ -251,13 +252,13 @@ class Runs:
         self.evict(record, told=False)
 
     def _ended(self, run: Run, outcome: str) -> None:
-        self._metrics.upstream[outcome] += 1
+        run.upstream.requests[outcome] += 1
         self.dispatch.ended(run.record, run)
 
     def abort(self, record: Record) -> None:
         """End the upstream request of a settled record, where it has one."""
-        if self.dispatch.abort(record):
-            self._metrics.upstream["cancelled"] += 1
+        if (run := self.dispatch.abort(record)) is not None:
+            run.upstream.requests["cancelled"] += 1
 
     # --- upstreams that come and go --------------------------------------------------------------
 
@@ -284,8 +285,8 @@ class Runs:
 
     def add_to(self, metrics: Metrics) -> None:
         self.fleet.add_to(metrics)
-        text = "Samples given back because their upstream hung."
-        metrics.counter("upstream_hung_total", text, lambda: self.given_back)
+        name, text = "upstream_hung_total", "Samples handed back because their upstream hung."
+        metrics.counter(name, text, lambda: self.given_back)
         self.dispatch.add_to(metrics)
 
     # --- settle ----------------------------------------------------------------------------------

@@ -110,8 +110,14 @@ class SampleLog:
         return self._overflowed + self._unwritten
 
     def add_to(self, metrics: Metrics) -> None:
-        metrics.counter("log_written_total", "Sample lines written.", lambda: self.written)
-        metrics.counter("log_dropped_total", "Sample lines not written.", lambda: self.dropped)
+        metrics.counter(
+            "log_written_total", "Lines of the sample log that were written.", lambda: self.written
+        )
+        metrics.counter(
+            "log_dropped_total",
+            "Lines of the sample log that could not be written.",
+            lambda: self.dropped,
+        )
 
     def move(self, _: object, urls: Iterable[str]) -> None:
         """The upstreams are these from now on."""

@@ -206,7 +206,9 @@ class Sampling:
     def tick(self, now: float) -> None:
         """Everything that time alone does: end holds, expire results, fail overdue work."""
         self.delivery.tick(now, SWEEP_BUDGET)
-        for record in self._store.sweep(now, SWEEP_BUDGET).overdue:
+        expired = self._store.sweep(now, SWEEP_BUDGET)
+        self._metrics.unfetched += expired.unfetched
+        for record in expired.overdue:
             error = Overdue(f"no answer within {self._read_timeout_s:g} s")
             self._runs.fail(record, Failure(str(error), error.category))
             self._runs.abort(record)

@@ -1,5 +1,5 @@
 """Checks the docs: links lead somewhere, examples are tested ones, what is generated is fresh,
-names of ours exist, every method of the SDK has its verdict.
+names and metrics of ours exist, every method of the SDK has its verdict.
 
 Run by `make check`. Prints every problem and exits 1, or nothing and exits 0.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cli_reference
+import metrics_reference
 import sdk_support
 import settings_reference
 
@@ -19,6 +20,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+\s+(.*)$", re.MULTILINE)
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"`(?:from |import )?(asgi_gateway(?:\.\w+)+)(?=[`(. ])")
+METRIC = re.compile(r"\b(asgi_gateway_[a-z0-9_]+)(?=[`{ \[])")
+REFERENCE = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -73,16 +76,26 @@ def wrong_names(page: Path) -> Iterator[str]:
             yield f"{page.relative_to(ROOT)}: there is no {name}"
 
 
+def wrong_metrics(page: Path) -> Iterator[str]:
+    """Metrics in backticks that the reference does not have."""
+    if page.name == "CHANGELOG.md":  # of every release
+        return
+    known = set(REFERENCE.findall(metrics_reference.PAGE.read_text()))
+    for name in sorted(set(METRIC.findall(FENCE.sub("", page.read_text()))) - known):
+        if re.sub("_(bucket|sum|count)$", "", name) not in known:
+            yield f"{page.relative_to(ROOT)}: there is no metric {name}"
+
+
 def main() -> int:
     problems = [problem for page in pages() for check in CHECKS for problem in check(page)]
-    for generated in (sdk_support, settings_reference, cli_reference):
+    for generated in (sdk_support, settings_reference, cli_reference, metrics_reference):
         problems += generated.problems()
     for problem in problems:
         sys.stderr.write(problem + "\n")
     return 1 if problems else 0
 
 
-CHECKS = (broken_links, wrong_code, wrong_names)
+CHECKS = (broken_links, wrong_code, wrong_names, wrong_metrics)
 
 if __name__ == "__main__":
     raise SystemExit(main())

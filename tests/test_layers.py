@@ -25,7 +25,7 @@
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy`, `upstream/retrying` |
 | 6 | `upstream/checks`, `upstream/following` |
 | 5 | `upstream/fleet` |
-| 4 | `upstream/run`, `upstream/answer_cap` |
+| 4 | `upstream/run`, `upstream/answer_cap`, `upstream/figures` |
 | 3 | `upstream/standing` |
 | 1 | `upstream/breaker`, `upstream/addresses` |
 | 3 | `upstream/connection`, `upstream/request` |

@@ -176,7 +176,7 @@ def test_what_is_refused_at_each_level() -> None:
     assert watched.look(0.8) is Level.FINE
     watched.admission.check()
     assert watched.admission.reasons == []
-    assert watched.metrics.refusals["429"] == 1
+    assert watched.metrics.refusals["memory"] == 1
 
 
 def test_so_much_is_dropped_as_was_too_much() -> None:

@@ -65,12 +65,24 @@ class Door:
 
     def add_to(self, metrics: Metrics) -> None:
         metrics.gauge("keys", "API keys that are good now.", lambda: len(self._keys))
-        metrics.gauge("access_held", "401 answers held.", lambda: self.penalty.held)
+        metrics.gauge("access_held", "401 answers that are held now.", lambda: self.penalty.held)
         for name, text, read in (
-            ("unauthorized", "Requests without a right API key.", lambda: self.unauthorized),
-            ("forbidden", "Requests with a key of another scope.", lambda: self.forbidden),
-            ("reloads", "Times that new keys were taken.", lambda: self.reloads),
-            ("failed_reloads", "Times that they could not be used.", lambda: self.failed_reloads),
+            (
+                "unauthorized",
+                "Requests answered 401: no key, or a wrong one.",
+                lambda: self.unauthorized,
+            ),
+            (
+                "forbidden",
+                "Requests answered 403: the key lacks the scope.",
+                lambda: self.forbidden,
+            ),
+            ("reloads", "Times that the keys were read again and taken.", lambda: self.reloads),
+            (
+                "failed_reloads",
+                "Times that the keys could not be used and stayed as they were.",
+                lambda: self.failed_reloads,
+            ),
         ):
             metrics.counter(f"access_{name}_total", text, read)
 

@@ -42,11 +42,14 @@ class Budget:
                 " (store.max_bytes)"
             )
         if in_flight >= self.max_in_flight:
-            raise Overloaded(f"{in_flight} samples in flight, the limit (store.max_in_flight)")
+            raise Overloaded(
+                f"{in_flight} samples in flight, the limit (store.max_in_flight)", "in_flight"
+            )
         if self.lacks_bytes(nbytes):
             raise Overloaded(
                 f"{self.charged_bytes} bytes held and {nbytes} more asked,"
-                f" the limit is {self.max_bytes} (store.max_bytes)"
+                f" the limit is {self.max_bytes} (store.max_bytes)",
+                "bytes",
             )
 
     def lacks_bytes(self, nbytes: int) -> bool:

@@ -50,7 +50,7 @@ class MemoryStore:
         self._ledger = ledger
         self.counts = [0] * len(State)
         self.results_bytes = 0
-        self.late_events = 0
+        self.late_events = [0] * len(Event)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -254,11 +254,11 @@ class MemoryStore:
 
     def sweep(self, now: float, budget: int) -> Expired:
         """Drop results whose time is over, at most `budget` of a kind; name the overdue runs."""
-        evicted = 0
-        for clock in (self._undelivered, self._delivered):
-            for record in clock.due(now, budget):
-                evicted += self.evict(record, told=clock is self._delivered)
-        return Expired(self._work.due(now, budget), evicted)
+        expired, fetched = self._undelivered.due(now, budget), self._delivered.due(now, budget)
+        unfetched = sum(record.state is not states.CANCELLED for record in expired)
+        evicted = sum(self.evict(record, told=False) for record in expired)
+        evicted += sum(self.evict(record) for record in fetched)
+        return Expired(self._work.due(now, budget), evicted, unfetched)
 
     # --- walks ------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class MemoryStore:
         state = TABLE[before][event]
         if type(state) is not State:
             after(before, event)  # raises where it is a bug
-            self.late_events += 1
+            self.late_events[event] += 1
             return False
         self.counts[before] -= 1
         self.counts[state] += 1

@@ -11,9 +11,10 @@ from asgi_gateway.errors import (
     Unavailable,
     UpstreamError,
 )
-from asgi_gateway.metrics import Labelled, Metrics
+from asgi_gateway.metrics import Metrics
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.store.records import Record
+from asgi_gateway.upstream import figures
 from asgi_gateway.upstream.breaker import HALF_OPEN, Breaker
 from asgi_gateway.upstream.choice import Affinity, pick
 from asgi_gateway.upstream.exchange import Exchange
@@ -267,33 +268,12 @@ class Fleet:
         raise NotFound(f"no upstream has this URL; configured are {known}")
 
     def add_to(self, metrics: Metrics) -> None:
-        def each(read: Callable[[Upstream], float]) -> Callable[[], Labelled]:
-            return lambda: [(upstream.name, read(upstream)) for upstream in self.upstreams]
-
-        name = "upstream"
-        for metric, kind, text, read in (
-            ("upstream_inflight", "gauge", "Samples there.", each(lambda u: u.in_flight)),
-            ("upstream_up", "gauge", "1: health checks pass.", each(lambda u: int(u.up))),
-            (
-                "upstream_draining",
-                "gauge",
-                "1: it is drained.",
-                each(lambda u: int(u.draining or u.leaving)),
-            ),
-            (
-                "breaker_state",
-                "gauge",
-                "0 closed, 1 half open, 2 open.",
-                each(lambda u: u.breaker.state),
-            ),
-            (
-                "breaker_opened_total",
-                "counter",
-                "Times that a breaker opened.",
-                each(lambda u: u.breaker.opened),
-            ),
-        ):
-            metrics.labelled(metric, kind, text, name, read)
+        figures.add_to(metrics, lambda: self.upstreams)
+        metrics.gauge(
+            "upstreams_available",
+            "Upstreams that a sample may go to now; at 0 new samples are refused.",
+            lambda: len(self.available),
+        )
 
     def _look(self) -> None:
         """See which of them are available; all of them are looked at, and there are few."""

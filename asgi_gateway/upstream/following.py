@@ -69,14 +69,20 @@ class Following:
     def add_to(self, metrics: Metrics) -> None:
         source = self._source
         metrics.counter(
-            "upstream_source_reads_total", "Times that the source was asked.", lambda: source.asked
+            "upstream_source_reads_total",
+            "Times that upstream.source was asked.",
+            lambda: source.asked,
         )
         metrics.counter(
             "upstream_source_failures_total",
-            "Times that it could not tell.",
+            "Times that upstream.source could not tell.",
             lambda: source.failures,
         )
-        metrics.gauge("upstream_source_age_seconds", "Since it last could tell.", self._age_s)
+        metrics.gauge(
+            "upstream_source_age_seconds",
+            "Since upstream.source last could tell, or since the start.",
+            self._age_s,
+        )
 
     def _age_s(self) -> float:
         told_at = self._source.told_at

@@ -25,9 +25,10 @@ class Runs(Protocol):
 
 
 class Run(Exchange):
-    """turn: of the upstream's breaker when it started. fresh: it needs a new connection."""
+    """turn: of the upstream's breaker when it started. fresh: it needs a new connection.
+    answered_at: when the whole answer had come, 0 before."""
 
-    __slots__ = ("_runs", "fresh", "record", "turn", "upstream")
+    __slots__ = ("_runs", "answered_at", "fresh", "record", "turn", "upstream")
 
     def __init__(self, runs: Runs, record: Record, upstream: Upstream) -> None:
         self.work = None
@@ -35,6 +36,7 @@ class Run(Exchange):
         self.record = record
         self.upstream = upstream
         self.turn = 0
+        self.answered_at = 0.0
         self.fresh = False
 
     def answering(self) -> None:

@@ -7,12 +7,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from asgi_gateway.metrics import Counts
 from asgi_gateway.upstream.breaker import Breaker
 from asgi_gateway.upstream.exchange import Exchange
 
 # Health checks in a row.
 EJECT_AFTER: Final = 3
 BACK_AFTER: Final = 2
+# What came of requests; but for the first three it is the `code` of the error.
+CODES: Final = (
+    *("ok", "cancelled", "bug", "unavailable", "interrupted", "aborted", "engine_fault"),
+    *("rejected", "unreadable", "missing_logprobs"),
+)
 _STATES: Final = ("closed", "half open", "open")
 
 
@@ -29,7 +35,7 @@ class UpstreamState(msgspec.Struct, frozen=True):
 
 class Upstream:
     """What is known of one upstream; in_flight: samples that are there. heard_at: the tick that saw
-    its last answer or health check, or found nothing under way."""
+    its last answer or health check, or found nothing under way. requests: by what came of them."""
 
     __slots__ = (
         "_answers_checked",
@@ -43,6 +49,7 @@ class Upstream:
         "leaving",
         "name",
         "probing",
+        "requests",
         "up",
         "url",
     )
@@ -52,6 +59,7 @@ class Upstream:
         self.name = name
         self.breaker = breaker
         self.in_flight = 0
+        self.requests = Counts(*CODES)
         self.draining = False
         # It is configured no more, and stays until its last sample is over.
         self.leaving = False
