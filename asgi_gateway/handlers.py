@@ -28,6 +28,7 @@ from asgi_gateway.sampling import Sampling
 from asgi_gateway.sessions import SamplingSession, Sessions
 from asgi_gateway.store.completions import Completion, Page
 from asgi_gateway.store.records import Record
+from asgi_gateway.tracing.context import carried
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.request import EMPTY_STOP_SINCE, build
 
@@ -91,6 +92,7 @@ class SamplingHandlers:
                     empty_stop_ends_nothing=empty_stop
                     and _sdk_version(call.scope) >= EMPTY_STOP_SINCE,
                 ),
+                carried(call.scope["headers"]),
             )
         except Refusal as refusal:
             self._metrics.refusals[str(refusal.status)] += 1

@@ -25,6 +25,7 @@ from asgi_gateway.metrics import Metrics
 from asgi_gateway.settings import LogSettings, SettingsError
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import SUCCEEDED
+from asgi_gateway.tracing.context import Trace
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Line(msgspec.Struct, gc=False, omit_defaults=True):
     category: str | None = None
     error: str | None = None
     caller: str | None = None
+    trace_id: str | None = None
 
 
 class SampleLog:
@@ -112,7 +114,14 @@ class SampleLog:
 
     # --- in the event loop -----------------------------------------------------------------------
 
-    def settled(self, record: Record, outcome: str, queued_s: float, upstream_s: float) -> None:
+    def settled(
+        self,
+        record: Record,
+        outcome: str,
+        queued_s: float,
+        upstream_s: float,
+        trace: Trace | None = None,
+    ) -> None:
         """Queue the line of a sample; its times are of all its runs."""
         succeeded = record.state is SUCCEEDED and queued_s + upstream_s <= self._slow_s
         if succeeded and not self._chosen(record.request_id):
@@ -135,6 +144,8 @@ class SampleLog:
         )
         if record.caller != DEFAULT.name:
             line.caller = record.caller
+        if trace is not None:
+            line.trace_id = trace.trace_id
         if record.failure is not None:
             line.category = record.failure.category
             line.error = own_words(record.failure.text)
