@@ -13,6 +13,7 @@ from asgi_gateway.configuration import Loaded, leaves, load, shown
 from asgi_gateway.settings import Settings, SettingsError, TrainingSettings
 from asgi_gateway.sources import configured as sources
 from asgi_gateway.state import StateError
+from asgi_gateway.tracing import starting
 from asgi_gateway.training.prefix import Prefix
 from asgi_gateway.upstream import naming
 
@@ -75,6 +76,7 @@ def _problems(settings: Settings) -> list[str]:
     problems += naming.problems(settings.models)
     problems += keys.problems(settings.access)
     problems += bind.problems(settings)
+    problems += starting.problems(settings.tracing)
     return problems
 
 

@@ -35,6 +35,7 @@ class Outcomes:
         self._samplelog = samplelog
         self._quota = quota
         self.traces = traces or Traces()
+        self._traced = self.traces.held
         self.recent = Recent()
 
     def settled(self, record: Record, now: float) -> None:
@@ -54,7 +55,7 @@ class Outcomes:
             self._remember(record, outcome, now)
         if self._quota is not None:
             self._quota.settled(record.caller)
-        trace = self.traces.settled(record) if self.traces.held else None
+        trace = self.traces.settled(record, outcome, now) if self._traced else None
         if self._samplelog is not None:
             self._samplelog.settled(record, outcome, queued_s, upstream_s, trace)
 

@@ -65,7 +65,7 @@ class Runs:
         self._delivery = delivery
         self._metrics = metrics
         self._outcomes = outcomes
-        self._traces = outcomes.traces
+        self._traced = outcomes.traces.held
         self._silent_s = settings.upstream.silent_s
         self._budget = RetryBudget(settings.upstream.retry_budget)
         self._remedies = Remedies(settings.upstream)
@@ -118,7 +118,7 @@ class Runs:
                 request_id=record.request_id,
                 affinity=self.fleet.affinity(record),
                 fresh=run.fresh,
-                more=self._traces.headers(record) if self._traces.held else (),
+                more=self._outcomes.traces.headers(record) if self._traced else (),
             )
         except Exception as error:  # noqa: BLE001 - a bug; it must not end the line
             asyncio.get_running_loop().call_soon(self.failed, run, error)

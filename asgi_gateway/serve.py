@@ -13,6 +13,7 @@ from typing import Final
 import uvicorn
 from msgspec.structs import replace
 
+from asgi_gateway import processlog
 from asgi_gateway.clock import SystemClock
 from asgi_gateway.configuration import default_state_dir
 from asgi_gateway.descriptors import raise_descriptor_limit
@@ -45,6 +46,7 @@ def serve(settings: Settings) -> int:
         StateError: the journal cannot be used.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    processlog.configure(settings.log)
     limit = raise_descriptor_limit()
     needed = settings.upstream.max_connections + RESERVED_DESCRIPTORS
     if limit < needed:
@@ -68,7 +70,8 @@ def serve(settings: Settings) -> int:
         folder = default_state_dir(server.host, server.port)
         settings = replace(settings, state=replace(settings.state, dir=str(folder)))
     try:
-        gateway = Standalone(settings, signals=False)
+        as_json = settings.log.format == "json"
+        gateway = Standalone(settings, signals=False, say_stall=_say if as_json else None)
     except BaseException:
         listeners.close()
         raise
@@ -82,6 +85,10 @@ def serve(settings: Settings) -> int:
     except KeyboardInterrupt:
         return 0
     return 0 if runner.started else 1
+
+
+def _say(text: str) -> None:
+    log.error("%s", text)
 
 
 def _connections(descriptors: int, settings: Settings) -> int:
@@ -112,7 +119,8 @@ class Server(uvicorn.Server):
                 ws="none",
                 lifespan="on",
                 access_log=False,
-                log_level="warning",
+                log_config=None,
+                log_level=settings.log.level,
                 server_header=False,
                 # Only a trainer is told who called; wrapped around every request it is 3% of the
                 # CPU.

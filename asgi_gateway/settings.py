@@ -157,13 +157,30 @@ class StateSettings(_Section, frozen=True, kw_only=True):
 
 
 class LogSettings(_Section, frozen=True, kw_only=True):
-    """One JSON line per finished sample."""
+    """The log of `serve`, and files of one JSON line per finished sample and per HTTP request."""
 
+    # Of `serve` alone: a host has its own.
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "warning"
     # Empty: none. "-": standard output. Else a file that is appended to.
     samples: str = ""
     # Of those that succeeded; what failed, was cancelled, is gone or slow is always written.
     success_share: Annotated[float, Meta(ge=0, le=1)] = 1.0
     slow_s: Positive = 60.0
+    # As `samples`.
+    access: str = ""
+    # A sample is two requests or more; of those that were refused all are written.
+    access_share: Annotated[float, Meta(ge=0, le=1)] = 0.1
+
+
+class TracingSettings(_Section, frozen=True, kw_only=True):
+    """Spans of samples, sent by OTLP over HTTP; needs the extra `otel`."""
+
+    otlp: bool = False
+    # Not given: as OTEL_EXPORTER_OTLP_* say, else the collector of this machine.
+    endpoint: str = ""
+    # Of the samples whose client sent no trace; one that did says itself whether it is sampled.
+    share: Annotated[float, Meta(ge=0, le=1)] = 0.01
 
 
 class Settings(_Section, frozen=True, kw_only=True):
@@ -180,6 +197,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     training: TrainingSettings = TrainingSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
     missing_logprobs: Literal["fail", "nan"] = "fail"
     # Secret of the MAC in request ids; a random one per process where not given.
     id_key: Annotated[str, Meta(min_length=16)] | None = None

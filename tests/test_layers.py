@@ -16,8 +16,10 @@
 | 7 | `runs`, `training/behind` |
 | 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
-| 5 | `outcomes` |
-| 4 | `samplelog`, `guarded`, `tracing/traces` |
+| 7 | `outputs` |
+| 6 | `outcomes`, `tracing/starting` |
+| 5 | `tracing/traces`, `tracing/otlp` |
+| 4 | `samplelog`, `accesslog`, `guarded`, `tracing/spans` |
 | 3 | `cycle`, `gate` |
 | 5 | `openapi` |
 | 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
@@ -40,8 +42,9 @@
 | 1 | `listeners`, `watchdog` |
 | 0 | `signals` |
 | 3 | `access/*` |
-| 0 | `addresses`, `caller` |
-| 1 | `configuration`, `admission`, `procfs`, `protocol`, `replies`, `pauses` |
+| 0 | `addresses`, `caller`, `textline` |
+| 1 | `configuration`, `admission`, `procfs`, `protocol`, `replies`, `pauses`, `writer` |
+| 1 | `processlog` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `store/shortage` |
@@ -58,6 +61,7 @@
 | yarl | `upstream/client`, `training/prefix` |
 | google | `codec/*` |
 | numpy | `codec`, `codec/*` |
+| opentelemetry | `tracing/otlp` |
 | psycopg | `sources/postgres` |
 | simdjson | `codec/*` |
 | time | `clock` |
@@ -256,7 +260,7 @@ def test_no_framework_and_no_server_is_loaded(program: str) -> None:
     loaded = {line.rsplit("|", 1)[1].strip() for line in ran.stderr.splitlines() if "|" in line}
     assert "asgi_gateway.app" in loaded, "the report was read"
     packages = {name.split(".")[0] for name in loaded}
-    assert packages.isdisjoint({*NEVER, "loadgen", "uvicorn", "grpc"})
+    assert packages.isdisjoint({*NEVER, "loadgen", "uvicorn", "grpc", "opentelemetry"})
 
 
 # --- length -------------------------------------------------------------------------------------
