@@ -24,7 +24,7 @@ _OF_KUBERNETES: Final = re.compile(
     rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)"
 )
 SECRETS: Final = frozenset({"id_key", "access.keys"})
-URLS: Final = frozenset({"upstream.urls", "upstream.source", "training.url"})
+URLS: Final = frozenset({"upstream.urls", "upstream.source", "training.url", "tracing.endpoint"})
 
 
 class Loaded(msgspec.Struct, frozen=True):

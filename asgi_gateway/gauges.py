@@ -9,8 +9,8 @@ from asgi_gateway.access.door import Door
 from asgi_gateway.drain import Drain
 from asgi_gateway.keeper import Keeper
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.outputs import Outputs
 from asgi_gateway.pauses import GcPauses, LoopLag
-from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.sessions import Sessions
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.states import QUEUED, RUNNING, Event
@@ -70,7 +70,7 @@ def of_store(metrics: Metrics, store: MemoryStore) -> None:
 
 
 def of_process(
-    metrics: Metrics, lag: LoopLag, pauses: GcPauses, drain: Drain, samplelog: SampleLog | None
+    metrics: Metrics, lag: LoopLag, pauses: GcPauses, drain: Drain, outputs: Outputs
 ) -> None:
     metrics.labelled(
         "build_info",
@@ -83,8 +83,7 @@ def of_process(
     lag.add_to(metrics)
     pauses.add_to(metrics)
     drain.add_to(metrics)
-    if samplelog is not None:
-        samplelog.add_to(metrics)
+    outputs.add_to(metrics)
 
 
 def of_identity(

@@ -29,6 +29,7 @@ from asgi_gateway.sessions import SamplingSession, Sessions
 from asgi_gateway.settings import Settings
 from asgi_gateway.store.completions import Completion, Page
 from asgi_gateway.store.records import Record
+from asgi_gateway.tracing.context import carried
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.request import EMPTY_STOP_SINCE, build
 
@@ -95,6 +96,7 @@ class SamplingHandlers:
                     empty_stop_ends_nothing=empty_stop
                     and _sdk_version(call.scope) >= EMPTY_STOP_SINCE,
                 ),
+                carried(call.scope["headers"]),
             )
         except Refusal as refusal:
             self._metrics.refusals[refusal.source] += 1

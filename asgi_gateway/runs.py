@@ -6,7 +6,6 @@ Every run ends in exactly one settlement, or back in line. What an upstream outc
 
 import asyncio
 import itertools
-import logging
 from collections import deque
 from typing import Final
 
@@ -32,8 +31,6 @@ from asgi_gateway.upstream.remedy import OURS_RETRY_S, Remedies, Retry
 from asgi_gateway.upstream.retrying import Repeats, RetryBudget
 from asgi_gateway.upstream.run import Run, completion
 from asgi_gateway.upstream.standing import Upstream
-
-log = logging.getLogger(__name__)
 
 # Thousands of answers that come at once must not be one turn of the loop: reading a small one takes
 # some 40 us, and so do these many bytes of a large one.
@@ -66,6 +63,7 @@ class Runs:
         self._delivery = delivery
         self._metrics = metrics
         self._outcomes = outcomes
+        self._traced = outcomes.traces.held
         self._silent_s = settings.upstream.silent_s
         self.answer_cap = AnswerCap(settings.upstream.answer_bytes, lambda: store.budget.max_bytes)
         self._budget = RetryBudget(settings.upstream.retry_budget)
@@ -127,6 +125,7 @@ class Runs:
                 request_id=record.request_id,
                 affinity=self.fleet.affinity(record),
                 fresh=run.fresh,
+                more=self._outcomes.traces.headers(record) if self._traced else (),
             )
         except Exception as error:  # noqa: BLE001 - a bug; it must not end the line
             asyncio.get_running_loop().call_soon(self.failed, run, error)
@@ -220,8 +219,7 @@ class Runs:
                 return
             error = Interrupted(str(error))
         if not isinstance(error, UpstreamError):
-            log.error("bug while running %s", record.request_id, exc_info=error)
-            self._metrics.bugs += 1
+            self._outcomes.bug(record, error)
             self.fail(record, Failure("an internal error of the gateway", "server"))
             self._ended(run, "bug")
             return
@@ -241,13 +239,13 @@ class Runs:
         if isinstance(remedy, Retry):
             self._retry(record, remedy, now)
         elif isinstance(remedy, Failure):
-            log.warning("sample %s failed: %s", record.request_id, remedy.text)
+            self._outcomes.failed(record, remedy.text)
             self.fail(record, remedy)
         else:
             self._give_back(record, error)
 
     def _give_back(self, record: Record, error: UpstreamError) -> None:
-        log.warning("sample %s handed back to its client: %s", record.request_id, error)
+        self._outcomes.handed_back(record, error)
         record.failure = Failure(str(error), error.category)
         self.evict(record, told=False)
 

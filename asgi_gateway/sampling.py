@@ -25,6 +25,8 @@ from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.shortage import Shortage
 from asgi_gateway.store.states import State
+from asgi_gateway.tracing.context import Trace
+from asgi_gateway.tracing.traces import Traces
 from asgi_gateway.upstream.checks import Ask, Checks
 from asgi_gateway.upstream.exchange import Transport
 from asgi_gateway.upstream.fleet import NOT_AVAILABLE, SURVIVED_S
@@ -50,6 +52,7 @@ class Sampling:
         ask_health: Ask,
         samplelog: SampleLog | None = None,
         quota: Quota | None = None,
+        traces: Traces | None = None,
     ) -> None:
         """ask_health: see `upstream.checks`. quota: limits of single callers, if there are any."""
         self._read_timeout_s = settings.upstream.read_timeout_s
@@ -60,7 +63,8 @@ class Sampling:
         self._admission = admission
         self._quota = quota
         self.delivery = Delivery(store, clock, settings.poll)
-        outcomes = Outcomes(metrics, samplelog, quota)
+        outcomes = Outcomes(metrics, samplelog, quota, traces)
+        self._traces = outcomes.traces
         self.recent = outcomes.recent
         self._runs = Runs(
             settings=settings,
@@ -97,9 +101,14 @@ class Sampling:
     # --- accept ----------------------------------------------------------------------------------
 
     def submit(
-        self, caller: Caller, sampling_session_id: str, seq_id: int, request: UpstreamRequest
+        self,
+        caller: Caller,
+        sampling_session_id: str,
+        seq_id: int,
+        request: UpstreamRequest,
+        trace: Trace | None = None,
     ) -> Record:
-        """Take a sample in, or find the one that this submit repeats.
+        """Take a sample in, or find the one that this submit repeats, whose trace stays its first.
 
         Raises:
             Unsupported: the seq_id was used for another body.
@@ -138,6 +147,8 @@ class Sampling:
         self._store.accept(record)
         if self._quota is not None:
             self._quota.accepted(name)
+        if trace is not None or self._traces.share:
+            self._traces.begin(record, trace)
         self._dispatch.enqueue(record)
         return record
 

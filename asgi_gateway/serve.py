@@ -13,6 +13,7 @@ from typing import Final
 import uvicorn
 from msgspec.structs import replace
 
+from asgi_gateway import processlog
 from asgi_gateway.access.visited import own_names
 from asgi_gateway.clock import SystemClock
 from asgi_gateway.configuration import default_state_dir
@@ -48,6 +49,7 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> int:
         StateError: the journal cannot be used.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    processlog.configure(settings.log)
     limit = raise_descriptor_limit()
     _require_descriptors(limit, settings)
     server = settings.server
@@ -66,7 +68,8 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> int:
         return _with_folder(settings)
 
     try:
-        gateway = Standalone(settings, signals=False)
+        as_json = settings.log.format == "json"
+        gateway = Standalone(settings, signals=False, say_stall=_say if as_json else None)
     except BaseException:
         listeners.close()
         raise
@@ -105,6 +108,10 @@ def _with_folder(settings: Settings) -> Settings:
     return replace(settings, state=replace(settings.state, dir=str(folder)))
 
 
+def _say(text: str) -> None:
+    log.error("%s", text)
+
+
 def _connections(descriptors: int, settings: Settings) -> int:
     """How many connections clients may have: an upstream is connected to whatever they do."""
     left = descriptors - settings.upstream.max_connections - OWN_DESCRIPTORS
@@ -140,7 +147,8 @@ class Server(uvicorn.Server):
                 ws="none",
                 lifespan="on",
                 access_log=False,
-                log_level="warning",
+                log_config=None,
+                log_level=settings.log.level,
                 server_header=False,
                 # Only a trainer is told who called; wrapped around every request it is 3% of the
                 # CPU.

@@ -9,6 +9,7 @@ from asgi_gateway.clock import SystemClock
 from asgi_gateway.configuration import shown
 from asgi_gateway.settings import Settings, TrainingSettings
 from asgi_gateway.sources import configured as sources
+from asgi_gateway.tracing import starting
 from asgi_gateway.training.prefix import Prefix
 from asgi_gateway.upstream import naming
 
@@ -47,6 +48,7 @@ def problems_of_serve(settings: Settings, wrong: Collection[str] = ()) -> list[s
     say(["server.host"], _problems_of_host(settings.server.host))
     access = ("access.keys", "access.keys_file")
     say(access, keys.problems(settings.access))
+    say(["tracing.otlp", "tracing.endpoint"], starting.problems(settings.tracing))
     say([*access, "server.host", "server.insecure"], bind.problems(settings))
     return found
 

@@ -63,7 +63,9 @@ def kinds(folder: Path) -> Iterator[tuple[str, Metrics]]:
     yield "With `upstream.source`", Gateway(settings((), upstream__source=SOURCE)).metrics
     yield "With a journal, `state.dir`", Gateway(settings(state__dir=str(folder / "s"))).metrics
     yield "With API keys, `access`", Gateway(settings(access__keys_file=str(keys))).metrics
-    yield "With a sample log, `log.samples`", Gateway(settings(log__samples="-")).metrics
+    title = "With a log of samples or requests, `log.samples`, `log.access`"
+    yield title, Gateway(settings(log__samples="-")).metrics
+    yield "With spans, `tracing.otlp`", Gateway(settings(tracing__otlp=True)).metrics
 
 
 def series(metrics: Metrics) -> list[str]:

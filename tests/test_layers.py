@@ -16,9 +16,11 @@
 | 7 | `runs`, `training/behind` |
 | 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
-| 5 | `outcomes`, `reloads` |
-| 4 | `validity` |
-| 4 | `samplelog`, `guarded` |
+| 8 | `reloads` |
+| 7 | `outputs`, `validity` |
+| 6 | `outcomes`, `tracing/starting` |
+| 5 | `tracing/traces`, `tracing/otlp` |
+| 4 | `samplelog`, `accesslog`, `guarded`, `tracing/spans` |
 | 3 | `cycle`, `gate` |
 | 5 | `openapi` |
 | 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
@@ -41,11 +43,13 @@
 | 1 | `listeners`, `watchdog` |
 | 0 | `signals` |
 | 3 | `access/*` |
-| 0 | `addresses`, `caller` |
-| 1 | `configuration`, `admission`, `procfs`, `protocol`, `replies`, `pauses` |
+| 0 | `addresses`, `caller`, `textline` |
+| 1 | `configuration`, `admission`, `procfs`, `protocol`, `replies`, `pauses`, `writer` |
+| 1 | `processlog` |
 | 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings/*`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `store/shortage` |
+| 0 | `tracing`, `tracing/context` |
 | 0 | `codec`, `upstream`, `upstream/poison`, `upstream/window`, `training`, `turns`, `allocator` |
 
 `package/*` is a package as one unit: its modules may also import each other, without a circle.
@@ -58,6 +62,7 @@
 | yarl | `upstream/client`, `training/prefix` |
 | google | `codec/*` |
 | numpy | `codec`, `codec/*` |
+| opentelemetry | `tracing/otlp` |
 | psycopg | `sources/postgres` |
 | simdjson | `codec/*` |
 | time | `clock` |
@@ -256,7 +261,7 @@ def test_no_framework_and_no_server_is_loaded(program: str) -> None:
     loaded = {line.rsplit("|", 1)[1].strip() for line in ran.stderr.splitlines() if "|" in line}
     assert "asgi_gateway.app" in loaded, "the report was read"
     packages = {name.split(".")[0] for name in loaded}
-    assert packages.isdisjoint({*NEVER, "loadgen", "uvicorn", "grpc"})
+    assert packages.isdisjoint({*NEVER, "loadgen", "uvicorn", "grpc", "opentelemetry"})
 
 
 # --- length -------------------------------------------------------------------------------------

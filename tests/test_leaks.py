@@ -8,7 +8,7 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -76,6 +76,7 @@ class SocketlessClient:
         request_id: str,
         affinity: str | None,
         fresh: bool = False,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         assert affinity is not None
         exchange.work = asyncio.create_task(
@@ -122,6 +123,7 @@ def books(gateway: Driven) -> dict[str, Any]:
         "upstreams": [upstream.in_flight for upstream in app.fleet.upstreams],
         "line": [len(dispatch._waiting), dispatch._repeats.later, dispatch.running],
         "holds": [len(sampling.delivery._holds), len(sampling.delivery._wakes)],
+        "traces": len(sampling._traces.held),
         "sessions": [len(sessions._sessions), len(sessions._sampling)],
         "session clocks": [len(sessions._alive), len(sessions._kept)],
     }

@@ -42,6 +42,7 @@ __all__ = [
     "SettingsError",
     "StateSettings",
     "StoreSettings",
+    "TracingSettings",
     "TrainingSettings",
     "UpstreamSettings",
 ]
@@ -149,8 +150,13 @@ class StateSettings(Section, frozen=True, kw_only=True):
 
 
 class LogSettings(Section, frozen=True, kw_only=True):
-    """One JSON line per finished sample."""
+    """The log of `serve`, and files of one JSON line per finished sample and per HTTP request."""
 
+    format: Literal["text", "json"] = "text"
+    """the log of `serve` on standard error: `text`, or `json` for one object per line; an embedded
+    gateway's is its host's. See [the log](observability.md#the-log)"""
+    level: Literal["debug", "info", "warning", "error"] = "warning"
+    """from which on `serve` writes"""
     samples: str = ""
     """one JSON line per finished sample: a file that is appended to, or `-` for standard output;
     empty: none. See [the sample log](observability.md#the-sample-log)"""
@@ -158,6 +164,24 @@ class LogSettings(Section, frozen=True, kw_only=True):
     """share of the successful samples that is written, 0 to 1; all others always are"""
     slow_s: Reloads[Positive] = 60.0
     """a sample that took longer from accept to settlement is always written"""
+    access: str = ""
+    """one JSON line per HTTP request: a file that is appended to, or `-` for standard output;
+    empty: none. See [the access log](observability.md#the-access-log)"""
+    access_share: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """share of the requests that is written, 0 to 1; those that are refused always are"""
+
+
+class TracingSettings(Section, frozen=True, kw_only=True):
+    """Spans of samples, sent by OTLP over HTTP; needs the extra `otel`."""
+
+    otlp: bool = False
+    """make spans of samples and send them. See [traces](observability.md#traces)"""
+    endpoint: str = ""
+    """where spans are posted, such as `http://collector:4318/v1/traces`; as `OTEL_EXPORTER_OTLP_*`
+    say where empty"""
+    share: Annotated[float, Meta(ge=0, le=1)] = 0.01
+    """share of the samples without a trace of their client that get spans, 0 to 1; a client that
+    sends one says itself whether it is sampled"""
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -174,6 +198,7 @@ class Settings(Section, frozen=True, kw_only=True):
     training: TrainingSettings = TrainingSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
     missing_logprobs: Literal["fail", "nan"] = "fail"
     """`fail` the sample, or deliver `nan` where the upstream gave none"""
     id_key: Annotated[str, Meta(min_length=16)] | None = None

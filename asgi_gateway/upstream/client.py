@@ -7,7 +7,7 @@ from the environment, no total deadline; the work clock of a sample lives in the
 
 import asyncio
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -74,10 +74,12 @@ class Client:
         request_id: str,
         affinity: str | None,
         fresh: bool = False,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         headers = {**_HEADERS, "X-Request-Id": request_id}
         if affinity is not None:
             headers["X-Session-ID"] = affinity
+        headers.update(more)
         exchange.work = post = Post(url)
         self._posts.add(post)
         post.task = asyncio.create_task(self._run(exchange, post, url, body, headers, fresh=fresh))

@@ -100,12 +100,14 @@ class Transport(Protocol):
         request_id: str,
         affinity: str | None,
         fresh: bool = False,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         """POST one completion to one of the configured upstreams.
 
         Args:
             affinity: the X-Session-ID that a router hashes; None sends none.
             fresh: use a connection that was never used before.
+            more: headers beside the usual ones, valid as they are.
         """
 
     def abort(self, exchange: Exchange) -> None:

@@ -7,7 +7,7 @@ proxies from the environment, nothing decompressed.
 
 import asyncio
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -78,6 +78,7 @@ class Pool:
         request_id: str,
         affinity: str | None,
         fresh: bool = False,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         origin = self._origins.get(url)
         if origin is None:
@@ -85,7 +86,7 @@ class Pool:
                 exchange.failed, Unavailable(f"the upstream {shown_url(url)!r} names no host")
             )
             return
-        head = origin.head(request_id, affinity, len(body))
+        head = origin.head(request_id, affinity, len(body), more)
         connection = None if fresh else self._reusable(origin)
         if connection is not None:
             self._start(connection, exchange, head, body)
