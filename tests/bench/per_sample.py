@@ -53,7 +53,7 @@ BATCHED: Final = Figure("batched", "CPU a sample, batched polls", "us", 1.3)
 BATCHED_JOURNAL: Final = Figure("batched-journal", "CPU a sample, batched, journal on", "us", 1.5)
 # On against off, and what is set to a file for it.
 LOGS: Final = {
-    "log.samples": Figure("sample-log", "CPU a sample, log of samples on against off", "us", 1.03),
+    "log.samples": Figure("log-samples", "CPU a sample, log of samples on against off", "us", 1.03),
     "log.access": Figure("access-log", "CPU a sample, log of requests on against off", "us", 1.03),
 }
 
