@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from asgi_gateway.asgi import REPLY, Message, Reply, Scope, Send
 from asgi_gateway.clock import Clock
-from asgi_gateway.settings import LogSettings
+from asgi_gateway.settings import LogSettings, Settings
 from asgi_gateway.textline import one_line, without_keys
 from asgi_gateway.tracing.context import TRACEPARENT, carried
 from asgi_gateway.writer import Line, Writer
@@ -85,6 +85,10 @@ class AccessLog:
 
     def __repr__(self) -> str:
         return f"<AccessLog {self.writer!r}>"
+
+    def reconfigure(self, settings: Settings) -> None:
+        """How many lines are written from now on."""
+        self._share = settings.log.access_share
 
     def chosen(self) -> bool:
         """Whether a request that begins is of the share."""

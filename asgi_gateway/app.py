@@ -175,7 +175,7 @@ class Gateway(Reloadable):
             begin=self.open,
         )
         told = (self._sampling, self._sessions, self._drain, self._catalog, self._table)
-        more = (self._answering, self._outputs.samples)
+        more = (self._answering, self._outputs)
         self._reloads = Reloads(settings, (*told, *more), self._door, self._clock, self._metrics)
         self._allocator = Allocator(malloc_trim())
         self._ticker: asyncio.Task[None] | None = None

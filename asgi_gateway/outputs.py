@@ -51,6 +51,12 @@ class Outputs:
         if self._spans is not None:
             _count(metrics, "traces", "Samples whose spans were", "sent", [self._spans])
 
+    def reconfigure(self, settings: Settings) -> None:
+        """See `reloads`."""
+        for part in (self.samples, self.access, self.traces):
+            if part is not None:
+                part.reconfigure(settings)
+
     def open(self) -> None:
         for writer in self._all():
             writer.open()

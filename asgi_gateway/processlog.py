@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from asgi_gateway.settings import LogSettings
+from asgi_gateway.settings import LogSettings, Settings
 from asgi_gateway.textline import one_line, without_keys
 
 MAX_MESSAGE_CHARACTERS: Final = 4096
@@ -59,16 +59,27 @@ class AsText(logging.Formatter):
         return text
 
 
-def configure(settings: LogSettings) -> None:
-    """Write to standard error, in the form and from the level that is set.
+class ProcessLog:
+    """Writes to standard error, in the form and from the level that is set, from `open` on.
 
     A program that has set up logging before it calls `serve` keeps what it has, as with
     `logging.basicConfig`.
     """
-    handler = logging.StreamHandler()
-    handler.setFormatter(AsJson() if settings.format == "json" else AsText())
-    logging.basicConfig(level=settings.level.upper(), handlers=[handler])
-    logging.captureWarnings(True)
+
+    def __init__(self, settings: LogSettings) -> None:
+        self._level = settings.level.upper()
+        self._handler = logging.StreamHandler()
+        self._handler.setFormatter(AsJson() if settings.format == "json" else AsText())
+
+    def open(self) -> None:
+        logging.basicConfig(level=self._level, handlers=[self._handler])
+        logging.captureWarnings(True)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """See `reloads`."""
+        root = logging.getLogger()
+        if self._handler in root.handlers:
+            root.setLevel(settings.log.level.upper())
 
 
 def _shown(text: str) -> str:

@@ -13,7 +13,6 @@ from typing import Final
 import uvicorn
 from msgspec.structs import replace
 
-from asgi_gateway import processlog
 from asgi_gateway.access.visited import own_names
 from asgi_gateway.clock import SystemClock
 from asgi_gateway.configuration import default_state_dir
@@ -21,6 +20,7 @@ from asgi_gateway.descriptors import raise_descriptor_limit
 from asgi_gateway.frontdoor import FrontDoor
 from asgi_gateway.guarded import GuardedProtocol
 from asgi_gateway.listeners import Limit, Listeners, warn_of_short_queue
+from asgi_gateway.processlog import ProcessLog
 from asgi_gateway.settings import Settings, SettingsError
 from asgi_gateway.standalone import Standalone
 
@@ -49,7 +49,8 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> int:
         StateError: the journal cannot be used.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
-    processlog.configure(settings.log)
+    process_log = ProcessLog(settings.log)
+    process_log.open()
     limit = raise_descriptor_limit()
     _require_descriptors(limit, settings)
     server = settings.server
@@ -70,6 +71,7 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> int:
     try:
         as_json = settings.log.format == "json"
         gateway = Standalone(settings, signals=False, say_stall=_say if as_json else None)
+        gateway.told(process_log)
     except BaseException:
         listeners.close()
         raise
@@ -148,7 +150,6 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 access_log=False,
                 log_config=None,
-                log_level=settings.log.level,
                 server_header=False,
                 # Only a trainer is told who called; wrapped around every request it is 3% of the
                 # CPU.

@@ -213,3 +213,13 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     absent = tmp_path / "absent" / "access.jsonl"
     with pytest.raises(SettingsError, match=r"log\.access: cannot append to .*absent"):
         Gateway(settings("http://127.0.0.1:9", log__access=str(absent)))
+
+
+async def test_the_share_changes_while_it_runs(upstream: FakeUpstream, path: Path) -> None:
+    async with driven(upstream.url, **logged(path, 0.0)) as gateway:
+        await gateway.client.get("/livez")
+        assert await gateway.gateway.reload(settings(upstream.url, **logged(path))) == (
+            "log.access_share",
+        )
+        await gateway.client.get("/readyz")
+    assert [line["path"] for line in lines_of(path)] == ["/readyz"]

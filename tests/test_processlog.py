@@ -6,20 +6,21 @@ import logging
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from asgi_gateway import processlog
 from asgi_gateway import serve as serving
-from asgi_gateway.processlog import MAX_MESSAGE_CHARACTERS, AsJson, AsText
+from asgi_gateway.processlog import MAX_MESSAGE_CHARACTERS, AsJson, AsText, ProcessLog
 from asgi_gateway.settings import LogSettings
 from asgi_gateway.standalone import Standalone
 from tests.fuzz.lines import is_one_line
 from tests.support.gateway import settings
 from tests.support.processes import process, serve
 from tests.support.upstream import FakeUpstream, answer, in_order
+from tests.support.waiting import until
 from tests.support.wire import Remote
 
 KEY = "tml-0123456789abcdef-XYZ_"
@@ -122,7 +123,7 @@ def test_logging_that_is_set_up_already_is_kept() -> None:
     before = list(root.handlers)
     assert before, "pytest's own"
     try:
-        processlog.configure(LogSettings(format="json"))
+        ProcessLog(LogSettings(format="json")).open()
         assert root.handlers == before
     finally:
         logging.captureWarnings(False)
@@ -161,6 +162,26 @@ async def test_the_level_is_what_is_set(upstream: FakeUpstream) -> None:
         served.process.terminate()
         assert await asyncio.to_thread(served.process.wait) == 0
         assert served.process.stderr == ""
+
+
+async def test_the_level_changes_at_sighup(upstream: FakeUpstream, tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    write(file, '[log]\nlevel = "error"\n')
+    upstream.script = in_order(answer(400, b"{}"))
+    with serve(upstream.url, "--config", str(file)) as served:
+        remote = Remote(served.port)
+        await remote.handshake()
+        assert (await remote.poll(await remote.submit())).status == 200
+        assert served.process.stderr == ""
+        write(file, '[log]\nlevel = "warning"\n')
+        served.process.signal(signal.SIGHUP)
+        await until(lambda: "log.level from 'error' to 'warning'" in served.process.stderr)
+        assert (await remote.poll(await remote.submit())).status == 200
+        assert "the upstream answered 400" in served.process.stderr
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
 
 
 async def test_a_stall_goes_where_it_is_told(caplog: pytest.LogCaptureFixture) -> None:

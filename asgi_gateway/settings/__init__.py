@@ -155,7 +155,7 @@ class LogSettings(Section, frozen=True, kw_only=True):
     format: Literal["text", "json"] = "text"
     """the log of `serve` on standard error: `text`, or `json` for one object per line; an embedded
     gateway's is its host's. See [the log](observability.md#the-log)"""
-    level: Literal["debug", "info", "warning", "error"] = "warning"
+    level: Reloads[Literal["debug", "info", "warning", "error"]] = "warning"
     """from which on `serve` writes"""
     samples: str = ""
     """one JSON line per finished sample: a file that is appended to, or `-` for standard output;
@@ -167,7 +167,7 @@ class LogSettings(Section, frozen=True, kw_only=True):
     access: str = ""
     """one JSON line per HTTP request: a file that is appended to, or `-` for standard output;
     empty: none. See [the access log](observability.md#the-access-log)"""
-    access_share: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    access_share: Reloads[Annotated[float, Meta(ge=0, le=1)]] = 0.1
     """share of the requests that is written, 0 to 1; those that are refused always are"""
 
 
@@ -179,7 +179,7 @@ class TracingSettings(Section, frozen=True, kw_only=True):
     endpoint: str = ""
     """where spans are posted, such as `http://collector:4318/v1/traces`; as `OTEL_EXPORTER_OTLP_*`
     say where empty"""
-    share: Annotated[float, Meta(ge=0, le=1)] = 0.01
+    share: Reloads[Annotated[float, Meta(ge=0, le=1)]] = 0.01
     """share of the samples without a trace of their client that get spans, 0 to 1; a client that
     sends one says itself whether it is sampled"""
 

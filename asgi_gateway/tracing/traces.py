@@ -5,6 +5,7 @@ from collections.abc import Callable
 from random import Random
 
 from asgi_gateway.clock import Clock
+from asgi_gateway.settings import Settings
 from asgi_gateway.store.records import Record
 from asgi_gateway.tracing import spans
 from asgi_gateway.tracing.context import Trace
@@ -23,6 +24,9 @@ class Traces:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self.held)} held>"
+
+    def reconfigure(self, settings: Settings) -> None:
+        """See `reloads`; without spans there is nothing to change."""
 
     def begin(self, record: Record, trace: Trace | None) -> None:
         """A sample is accepted."""
@@ -56,6 +60,9 @@ class SpanTraces(Traces):
         self._clock = clock
         self._model_of = model_of
         self._random = Random()
+
+    def reconfigure(self, settings: Settings) -> None:
+        self.share = settings.tracing.share
 
     def begin(self, record: Record, trace: Trace | None) -> None:
         if trace is None:

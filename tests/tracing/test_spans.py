@@ -376,3 +376,23 @@ def test_tokens_are_counted_from_the_wire(lengths: list[int], with_prompt: bool)
         prompt_cache_hit_tokens=1 << 20 if with_prompt else 0,
     )
     assert sampled_tokens(encode(arrays)) == sum(lengths)
+
+
+async def test_the_share_changes_while_it_runs(
+    upstream: FakeUpstream, collector: Collector
+) -> None:
+    async with driven(upstream.url, **tracing(collector)) as gateway:
+        await gateway.handshake()
+        await sampled(gateway, 0)
+        changed = settings(upstream.url, **tracing(collector, tracing__share=1.0))
+        assert await gateway.gateway.reload(changed) == ("tracing.share",)
+        await sampled(gateway, 1)
+    assert len([one for one in collector.spans() if one["kind"] == SERVER]) == 1
+
+
+async def test_off_stays_off_whatever_the_share(upstream: FakeUpstream) -> None:
+    async with driven(upstream.url) as gateway:
+        await gateway.handshake()
+        await gateway.gateway.reload(settings(upstream.url, tracing__share=1.0))
+        await sampled(gateway, 0)
+    assert "traceparent" not in upstream.requests[0].headers
