@@ -60,6 +60,10 @@ class Admission:
         """Whether a new sample may come in. Raises the Refusal of the first that objects."""
         refusing = self._refusing
         if refusing is not None and refusing.refusal is not None:
-            refused = refusing.refusal(refusing.reason)
-            refused.source = refusing.source
-            raise refused
+            raise _refusal(refusing.refusal, refusing.reason, refusing.source)
+
+
+def _refusal(kind: Callable[[str], Refusal], reason: str, source: str) -> Refusal:
+    refusal = kind(reason)
+    refusal.source = source
+    return refusal

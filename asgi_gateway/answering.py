@@ -86,6 +86,7 @@ class Answering:
                 self._memory.refuse()
             if cap_bytes is not None:
                 body = await read_body(scope, receive, cap_bytes)
+                self._memory.came(len(body))
             reply = await route.handler(Call(scope, receive, body, match.tail, caller))
         except ClientGone:
             return

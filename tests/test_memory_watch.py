@@ -205,6 +205,21 @@ def test_it_looks_once_a_second_and_quickly() -> None:
     assert levels == [Level.FINE, Level.CLOSED]
 
 
+def test_it_looks_as_soon_as_bodies_of_a_share_of_the_limit_have_come() -> None:
+    """What comes in a second may be more than what is left."""
+    watched = Watched()
+    watched.look(0.5)
+    watched.share = 0.99
+    levels = []
+    for nbytes in (10_000, 6_000):
+        watched.watch.came(nbytes)
+        levels.append(watched.watch.level)
+    watched.share = 0.5
+    watched.watch.came(15_000)
+    levels.append(watched.watch.level)
+    assert levels == [Level.FINE, Level.CLOSED, Level.CLOSED], "it counts from its last look"
+
+
 def test_a_reading_that_fails_changes_nothing() -> None:
     watched = Watched()
     watched.look(0.93)

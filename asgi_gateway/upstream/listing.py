@@ -146,7 +146,7 @@ class Listing:
         elif isinstance(error, Unavailable):
             log.warning("no model list: %s", error)
         else:
-            raise error
+            task.result()
 
     def _came_late(self, url: str, task: "asyncio.Task[list[ServedModel]]") -> None:
         del self._late[url]

@@ -219,7 +219,10 @@ class Pool:
                 failure = error
             else:
                 return connection
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # else it and this frame hold each other
 
     def _sweep(self) -> None:
         """Close what has been idle too long; end the requests of upstreams that fell silent."""

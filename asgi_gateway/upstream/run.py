@@ -61,7 +61,10 @@ def completion(record: Record, answer: Answer) -> bytes:
     body = answer.body()
     failure = judge(answer.status, body, answer.retry_after)
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # else it and this frame, with the body, hold each other
     if names_other_request(body, record.request_id):
         raise Interrupted("the upstream answered another request on this connection")
     return body
