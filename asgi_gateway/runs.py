@@ -155,7 +155,7 @@ class Runs:
         """A result, or what the upstream says went wrong."""
         if answer.nbytes >= STEPS_FROM_BYTES:
             self._large.append((run, answer))
-            if len(self._large) == 1:
+            if self._reader is None or self._reader.done():
                 self._reader = asyncio.get_running_loop().create_task(self._read_large())
             return
         record = run.record

@@ -1,5 +1,6 @@
 """Answers that are read in steps: each is settled, whatever becomes of the others."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 
 from asgi_gateway import runs
 from asgi_gateway.codec.encode import encode
-from asgi_gateway.runs import STEPS_FROM_BYTES
+from asgi_gateway.runs import STEPS_FROM_BYTES, Runs
 from tests.support.gateway import Driven, driven
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
+from tests.support.waiting import until
 
 LENGTH = STEPS_FROM_BYTES // 8
 # Many more tokens than are asked for, so that the bound of an answer is given.
@@ -62,3 +64,36 @@ async def test_a_fault_of_ours_in_one_fails_that_one(
         failed = [response for response in answers if len(response.body) < LENGTH]
         assert [response.json()["category"] for response in failed] == ["server"]
         assert [response.status for response in answers] == [200] * 3
+
+
+@each_transport
+async def test_a_reader_that_broke_off_is_begun_anew(
+    upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault in settling one: what came with it and after it is read all the same."""
+    failed, broken = Runs.failed, 0
+
+    def fails_once(self: Runs, run: Any, error: Exception) -> None:
+        nonlocal broken
+        broken += 1
+        if broken == 1:
+            raise RuntimeError("a bug in settling")
+        failed(self, run, error)
+
+    def faulty(_: Any) -> bytes:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Runs, "failed", fails_once)
+    monkeypatch.setattr(runs, "encode", faulty)
+    upstream.script = large
+    async with driven(upstream.url, upstream__answer_bytes=len(LARGE)) as gateway:
+        await gateway.handshake()
+        own = gateway.gateway._sampling._runs
+        await submitted(gateway, 3)
+        await until(lambda: broken > 0 and not own._large)
+        assert broken == 3
+        monkeypatch.setattr(runs, "encode", encode)
+        last = (await gateway.submit(7)).json()["request_id"]
+        async with asyncio.timeout(10):
+            assert (await gateway.poll(last).response()).status == 200
+        await until(lambda: not own._large)

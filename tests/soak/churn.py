@@ -22,6 +22,7 @@ class Churn:
         self._every_s = every_s
         self._random = random.Random(7)
         self.counts: Counter[str] = Counter()
+        self.errors: list[str] = []
 
     async def run(self) -> None:
         """For as long as it is awaited; a busy gateway makes it slower, not wrong."""
@@ -30,6 +31,7 @@ class Churn:
                 await self._session()
             except (OSError, EOFError, TimeoutError, AssertionError) as error:
                 self.counts[f"sessions broken off ({type(error).__name__})"] += 1
+                self.errors.append(f"{type(error).__name__}: {str(error)[:300]}")
             await asyncio.sleep(self._every_s)
 
     async def _session(self) -> None:

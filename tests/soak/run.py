@@ -44,6 +44,7 @@ FAULTS: Final = (
 LAPSE_S: Final = 15.0
 """Not below: clients show signs of life every 10 s, and a held poll shows none meanwhile."""
 
+GRACE_S: Final = 10.0
 BACK_WITHIN_S: Final = 30.0
 
 
@@ -95,6 +96,8 @@ async def soak(extent: Extent) -> Soak:
             "store__completed_ttl_s": extent.ttl_s,
             "store__retrieved_ttl_s": extent.ttl_s / 2,
             "upstream__keepalive_s": min(4.0, extent.ttl_s),
+            # So long it is remembered who waits to be sent again; less than a rest lasts.
+            "upstream__unavailable_grace_s": GRACE_S,
         }
         flags = ("--delay-s", "1", "--jitter", "0.5", "--faults", FAULTS, "--fault-times", "1")
         with stand_in(*flags) as vllm, watched(vllm, told, **settings) as gateway:
@@ -112,6 +115,7 @@ async def soak(extent: Extent) -> Soak:
                         await rounds.run(share * extent.seconds)
                     ended = time.monotonic()
                     rounds.churn += churn.counts
+                    rounds.problems += [f"a session broke off: {e}" for e in churn.errors[:3]]
                     await _emptied(remote, extent, before)
                     await _closed(gateway.pid, before.usage and before.usage.descriptors)
                     rest = await asyncio.to_thread(asked, gateway.pid, told)

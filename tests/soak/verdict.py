@@ -192,7 +192,6 @@ class Soak(msgspec.Struct, kw_only=True):
             )
             if not count
         ]
-        found += [f"{n} {kind}" for kind, n in self.churn.items() if "broken off" in kind]
         if not self.kept.ok:
             found.append(
                 f"{self.kept.per_thousand:.2f} blocks of the interpreter stay of a thousand samples"
