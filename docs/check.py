@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cli_reference
+import http_routes
 import metrics_reference
 import sdk_support
 import settings_reference
+import states_drawing
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -88,7 +90,14 @@ def wrong_metrics(page: Path) -> Iterator[str]:
 
 def main() -> int:
     problems = [problem for page in pages() for check in CHECKS for problem in check(page)]
-    for generated in (sdk_support, settings_reference, cli_reference, metrics_reference):
+    for generated in (
+        sdk_support,
+        settings_reference,
+        cli_reference,
+        metrics_reference,
+        http_routes,
+        states_drawing,
+    ):
         problems += generated.problems()
     for problem in problems:
         sys.stderr.write(problem + "\n")
