@@ -120,7 +120,7 @@ docs-valid: docs
 
 .PHONY: docs
 docs: $(STAMP) ## the documentation as a site, in build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet no warning counts
 
 wheel: $(STAMP) ## wheel and source distribution, in dist
 	$(BIN)/python -m hatchling build -d dist

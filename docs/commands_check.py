@@ -21,7 +21,7 @@ from loadgen.report.thresholds import ThresholdError, bounds
 ROOT = Path(__file__).resolve().parent.parent
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```(?:sh|bash|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(r"^ {4,}(\S.*(?:\\\n.*)*)$", re.MULTILINE)
+INDENTED = re.compile(r"^ {4,}(\S.*(?:(?<=\\)\n.*)*)$", re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 MAKE = re.compile(r"^(?:[A-Z_]+=\S+ )*make ([a-z][a-z-]*)")
 TARGET = re.compile(r"^([a-z][a-z-]*):", re.MULTILINE)

@@ -19,6 +19,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 LOG = logging.getLogger("mkdocs.hooks.site")
 EXAMPLE = re.compile(r"\]\(\.\./(examples/[^)#\s]+)\)")
+CHANGES = "](../CHANGELOG.md)"
 LANGUAGES = {
     ".cfg": "text",
     ".conf": "nginx",
@@ -37,29 +38,26 @@ STYLE = re.compile(r"url\(\s*[\"']?([^\"')]+)|@import\s+[\"']([^\"']+)", re.IGNO
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The changelog, and a page for each example file that a page links.
+    """A page for each example file, and for the changelog, that a page links.
 
     Raises:
         OSError: there is no such file.
     """
-    linked = {
-        path
-        for page in files.documentation_pages()
-        for path in EXAMPLE.findall(page.content_string)
-    }
-    for path in sorted(linked):
+    texts = [page.content_string for page in files.documentation_pages()]
+    for path in sorted({path for text in texts for path in EXAMPLE.findall(text)}):
         text = (ROOT / path).read_text()
         language = LANGUAGES.get(posixpath.splitext(path)[1], "text")
         content = f"# {posixpath.basename(path)}\n\n`{path}`\n\n`````{language}\n{text}`````\n"
         files.append(File.generated(config, f"{path}.md", content=content))
-    changes = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
-    files.append(File.generated(config, "changelog.md", content=changes))
+    if any(CHANGES in text for text in texts):
+        content = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
+        files.append(File.generated(config, "changelog.md", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Links out of the folder lead to the pages made of what is there."""
-    return EXAMPLE.sub(r"](\1.md)", markdown).replace("](../CHANGELOG.md)", "](changelog.md)")
+    return EXAMPLE.sub(r"](\1.md)", markdown).replace(CHANGES, "](changelog.md)")
 
 
 def on_post_build(config: MkDocsConfig) -> None:
