@@ -64,7 +64,7 @@ async def test_a_page_asks_nobody_else_and_says_nothing(
 async def test_the_search_finds(tab: Tab, url: str) -> None:
     await tab.open(f"{url}/index.html")
     await tab.value("""(() => {
-      document.querySelector("#__search").click();
+      document.querySelector("label[for=__search]").click();
       const field = document.querySelector("[data-md-component=search-query]");
       field.focus();
       field.value = "retrieved_ttl_s";
