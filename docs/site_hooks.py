@@ -61,7 +61,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Warn of all that the site would load from another host."""
+    """Warn of all that the site would load from another host.
+
+    The theme asks for its search index as a script where a page is opened from the file system.
+    """
+    index = Path(config.site_dir) / "search/search_index.json"
+    index.with_suffix(".js").write_text(f"var __index = {index.read_text()}")
     for problem in foreign(Path(config.site_dir)):
         LOG.warning(problem)
 

@@ -61,6 +61,14 @@ async def test_a_page_asks_nobody_else_and_says_nothing(
     assert colour == {"light": "default", "dark": "slate"}[scheme]
 
 
+async def test_a_page_opens_from_the_file_system(tab: Tab, site: Path) -> None:
+    await tab.open((site / "how-it-works.html").as_uri())
+    assert [each for each in requested(tab) if not each.startswith(site.as_uri())] == []
+    assert complaints(tab) == []
+    drawn = await tab.value("document.querySelector('img[src$=svg]').naturalWidth")
+    assert drawn > 100
+
+
 async def test_the_search_finds(tab: Tab, url: str) -> None:
     await tab.open(f"{url}/index.html")
     await tab.value("""(() => {
