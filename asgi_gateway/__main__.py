@@ -3,91 +3,54 @@
 import argparse
 import sys
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from asgi_gateway.access import bind, keys
 from asgi_gateway.access import command as hash_key
-from asgi_gateway.addresses import fault_of
-from asgi_gateway.configuration import Loaded, leaves, load, shown
-from asgi_gateway.settings import Settings, SettingsError, TrainingSettings
+from asgi_gateway.configuration import Loaded, gather, leaves, load, shown, value_at
+from asgi_gateway.settings import Settings, SettingsError
 from asgi_gateway.state import StateError
-from asgi_gateway.training.prefix import Prefix
-from asgi_gateway.upstream import naming
+from asgi_gateway.validity import problems_of_serve
 
 EXIT_USAGE: Final = 2
-NO_UPSTREAM: Final = (
-    "no upstream: say where vLLM listens, with --upstream http://HOST:PORT,"
-    " ASGI_GATEWAY_UPSTREAM__URLS or upstream.urls in a file"
-)
+# The setting that each gives, by the name that argparse keeps it under.
+FLAGS: Final = {
+    "host": "server.host",
+    "port": "server.port",
+    "upstream": "upstream.urls",
+    "base_model": "models.base",
+    "adapter": "models.adapters",
+    "insecure": "server.insecure",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     if arguments.command == "hash-key":
         return hash_key.run(arguments.name, new=arguments.new)
-    flags = {
-        "server.host": arguments.host,
-        "server.port": arguments.port,
-        "server.insecure": arguments.insecure or None,
-        "upstream.urls": arguments.upstream,
-        "models.base": arguments.base_model,
-        "models.adapters": arguments.adapter,
-    }
-    try:
-        loaded = load(flags, file=arguments.config)
-    except SettingsError as error:
-        return _refuse(error.problems)
-    problems = list(_problems(loaded.settings))
-    if arguments.command == "show-config":
-        _show(loaded)
-        return 0
-    if problems:
-        return _refuse(problems)
-    if arguments.command == "check-config":
-        sys.stdout.write("the configuration is valid\n")
-        return 0
-    from asgi_gateway.serve import serve  # a server is imported where one is started
+    flags = {path: getattr(arguments, name) for name, path in FLAGS.items()}
+
+    def read() -> Settings:
+        """Again whenever it is called: the file may be another."""
+        gathered = gather(flags, file=arguments.config)
+        settings = gathered.loaded.settings
+        problems = [*gathered.problems, *problems_of_serve(settings, gathered.wrong)]
+        if problems:
+            raise SettingsError(problems)
+        return settings
 
     try:
-        return serve(loaded.settings)
+        if arguments.command == "show-config":
+            _show(load(flags, file=arguments.config))
+            return 0
+        settings = read()
+        if arguments.command == "check-config":
+            sys.stdout.write("the configuration is valid\n")
+            return 0
+        from asgi_gateway.serve import serve  # a server is imported where one is started
+
+        return serve(settings, read)
     except (SettingsError, StateError) as error:
         return _refuse(str(error).splitlines())
-
-
-def _problems(settings: Settings) -> list[str]:
-    """What is wrong with a well-typed configuration."""
-    problems = []
-    if not settings.upstream.urls:
-        problems.append(NO_UPSTREAM)
-    problems += [
-        f"upstream.urls: {shown('upstream.urls', url)} {fault}"
-        for url in settings.upstream.urls
-        if (fault := fault_of(url))
-    ]
-    problems += _problems_of_training(settings.training)
-    try:
-        settings.server.host.encode("idna")  # as it is looked up
-    except UnicodeError as error:
-        problems.append(f"server.host = {settings.server.host!r}: {error}")
-    problems += naming.problems(settings.models)
-    problems += keys.problems(settings.access)
-    problems += bind.problems(settings)
-    return problems
-
-
-def _problems_of_training(training: TrainingSettings) -> list[str]:
-    problems = []
-    if training.url is not None:
-        if fault := fault_of(training.url):
-            problems.append(f"training.url: {shown('training.url', training.url)} {fault}")
-        else:
-            try:
-                Prefix(training.url)
-            except ValueError as error:
-                problems.append(str(error))
-    if training.embedded:
-        problems.append("training.embedded: there is no inner application here, only in Gateway()")
-    return problems
 
 
 def _refuse(problems: Iterable[str]) -> int:
@@ -99,19 +62,16 @@ def _refuse(problems: Iterable[str]) -> int:
 def _show(loaded: Loaded) -> None:
     """Every setting as `path = value  # source`, secrets hidden."""
     for path, _ in leaves(Settings):
-        value: Any = loaded.settings
-        for name in path.split("."):
-            value = getattr(value, name)
-        sys.stdout.write(
-            f"{path} = {shown(path, value)}  # {loaded.sources.get(path, 'default')}\n"
-        )
+        value = shown(path, value_at(loaded.settings, path))
+        sys.stdout.write(f"{path} = {value}  # {loaded.sources.get(path, 'default')}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Of all subcommands; docs/cli.md is made of it."""
+    made = argparse.ArgumentParser(
         prog="asgi-gateway", description="Tinker-compatible sampling gateway in front of vLLM"
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = made.add_subparsers(dest="command", required=True)
     for name, text in (
         ("serve", "run the gateway"),
         ("check-config", "say every problem of the configuration, or that it is valid"),
@@ -139,10 +99,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--insecure",
             action="store_true",
+            default=None,
             help="listen beyond this machine although no key is configured",
         )
     hash_key.add_to(commands)
-    return parser
+    return made
 
 
 if __name__ == "__main__":

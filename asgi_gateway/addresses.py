@@ -25,6 +25,8 @@ def fault_of(url: str) -> str | None:
     """What keeps an http URL from being connected to; its text shows nothing secret of it."""
     if not url.startswith(("http://", "https://")):
         return "must start with http:// or https://"
+    if not (url.isascii() and url.isprintable()) or " " in url:
+        return "has characters that a URL must have escaped"
     try:
         parts = urlsplit(url)
         if not parts.hostname:

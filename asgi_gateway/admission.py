@@ -4,15 +4,20 @@ One object for both who asks: a submit, which is refused, and `/readyz`, which n
 """
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from asgi_gateway.errors import Refusal
 
+# All that there are.
+SOURCES: Final = ("descriptors", "drain", "memory", "upstreams")
+
 
 class Objection(msgspec.Struct, frozen=True):
     """refusal: makes the answer to a submit; None where samples still come in."""
 
+    source: str
     reason: str
     refusal: Callable[[str], Refusal] | None
 
@@ -31,7 +36,7 @@ class Admission:
         self, source: str, reason: str, refusal: Callable[[str], Refusal] | None = None
     ) -> None:
         """Not ready, for this reason; with `refusal`, new samples are refused with it."""
-        self._objections[source] = Objection(reason, refusal)
+        self._objections[source] = Objection(source, reason, refusal)
         self._choose()
 
     def clear(self, source: str) -> None:
@@ -43,6 +48,10 @@ class Admission:
         refusing = (o for o in self._objections.values() if o.refusal is not None)
         self._refusing = next(refusing, None)
 
+    def objects(self, source: str) -> bool:
+        """Whether this one has something against new samples now."""
+        return source in self._objections
+
     @property
     def reasons(self) -> list[str]:
         return [objection.reason for objection in self._objections.values()]
@@ -51,4 +60,10 @@ class Admission:
         """Whether a new sample may come in. Raises the Refusal of the first that objects."""
         refusing = self._refusing
         if refusing is not None and refusing.refusal is not None:
-            raise refusing.refusal(refusing.reason)
+            raise _refusal(refusing.refusal, refusing.reason, refusing.source)
+
+
+def _refusal(kind: Callable[[str], Refusal], reason: str, source: str) -> Refusal:
+    refusal = kind(reason)
+    refusal.source = source
+    return refusal

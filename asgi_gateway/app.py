@@ -14,28 +14,29 @@ from asgi_gateway.admin.handlers import AdminHandlers
 from asgi_gateway.admin.overview import Overviews, Parts
 from asgi_gateway.admission import Admission
 from asgi_gateway.allocator import Allocator, malloc_trim
-from asgi_gateway.answering import Answering
-from asgi_gateway.asgi import App, Receive, Scope, Send, error_reply, path_below_root, send_reply
+from asgi_gateway.answering import answering
+from asgi_gateway.asgi import App, Receive, Scope, Send, path_below_root
 from asgi_gateway.clock import Clock, SystemClock
 from asgi_gateway.drain import Drain, Left
-from asgi_gateway.errors import NotFound, Unready, Unsupported
+from asgi_gateway.errors import Unready, Unsupported
 from asgi_gateway.handlers import SamplingHandlers
 from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
 from asgi_gateway.keeper import Keeper
-from asgi_gateway.kernel import memory_limit_bytes
 from asgi_gateway.ledger import NOBODY, Ledger
 from asgi_gateway.lifespan import InnerLifespan, serve_lifespan
 from asgi_gateway.memory_watch import MemoryWatch, process_meter
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.outputs import Outputs
 from asgi_gateway.pauses import GcPauses, LoopLag
+from asgi_gateway.reloads import Reloadable, Reloads
 from asgi_gateway.rest import RestHandlers
 from asgi_gateway.route import BEYOND
 from asgi_gateway.routes import Table
-from asgi_gateway.samplelog import SampleLog
 from asgi_gateway.sampling import SWEEP_BUDGET, Sampling
 from asgi_gateway.sessions import Sessions
 from asgi_gateway.settings import Settings
+from asgi_gateway.store.budget import most_bytes
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.training.behind import what_is_behind
 from asgi_gateway.training.handshake import TrainerHandshake
@@ -53,7 +54,7 @@ TICK_S: Final = 0.1
 SILENCE_FIRST_S: Final = 1.0
 
 
-class Gateway:
+class Gateway(Reloadable):
     """An ASGI application; `inner` gets every path that the gateway does not own.
 
     Two gateways in one process share nothing. One gateway belongs to one event loop.
@@ -69,11 +70,7 @@ class Gateway:
         self._door = Door(settings.access, self._clock) if keyed else None
         # What another application behind us answers is its own to guard.
         self._beyond = BEYOND if keyed and inner is None else None
-        self._samplelog = (
-            SampleLog(settings.log, settings.upstream.urls, self._clock, self._model_of)
-            if settings.log.samples
-            else None
-        )
+        self._outputs = Outputs(settings, self._clock, self._model_of)
         self._keeper = (
             Keeper(Path(settings.state.dir), fsync=settings.state.fsync == "interval")
             if settings.state.dir
@@ -86,7 +83,7 @@ class Gateway:
             undelivered_s=settings.store.completed_ttl_s,
             delivered_s=settings.store.retrieved_ttl_s,
             max_in_flight=settings.store.max_in_flight,
-            max_bytes=settings.store.max_bytes or memory_limit_bytes() // 2,
+            max_bytes=most_bytes(settings.store),
             cursor_base=(
                 self._keeper.begin(ids.epoch, self._clock.wall_time()) if self._keeper else 0
             ),
@@ -113,10 +110,12 @@ class Gateway:
             metrics=self._metrics,
             admission=self._admission,
             ask_health=self._client.health,
-            samplelog=self._samplelog,
+            samplelog=self._outputs.samples,
+            traces=self._outputs.traces,
             quota=self._door.quota if self._door is not None else None,
         )
         self.fleet = self._sampling.fleet
+        self.fleet.moved.append(self._catalog.move)
         shed = self._sampling.shed
         self._memory = MemoryWatch(self._admission, self._metrics, shed, process_meter())
         clocks, most = settings.session, settings.limits.sessions_per_caller
@@ -161,10 +160,11 @@ class Gateway:
             rest=None if self._behind is not None else RestHandlers(**rest),
             save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
-        gauges.of_process(self._metrics, self._lag, self._pauses, self._drain, self._samplelog)
+        gauges.of_process(self._metrics, self._lag, self._pauses, self._drain, self._outputs)
         gauges.of_store(self._metrics, self._store)
         gauges.of_identity(self._metrics, self._sessions, self._keeper, self._door)
-        self._answering = Answering(
+        self._answering = answering(
+            self._outputs.access,
             door=self._door,
             delivery=self._sampling.delivery,
             behind=self._behind,
@@ -174,6 +174,9 @@ class Gateway:
             hold_s=settings.poll.hold_s,
             begin=self.open,
         )
+        told = (self._sampling, self._sessions, self._drain, self._catalog, self._table)
+        more = (self._answering, self._outputs)
+        self._reloads = Reloads(settings, (*told, *more), self._door, self._clock, self._metrics)
         self._allocator = Allocator(malloc_trim())
         self._ticker: asyncio.Task[None] | None = None
         self._catalog_task: asyncio.Task[None] | None = None
@@ -194,7 +197,7 @@ class Gateway:
             elif self._behind is not None:
                 await self._answering.pass_on(scope, receive, send)
             else:
-                await send_reply(send, error_reply(NotFound(f"no route {scope['path']!r:.200}")))
+                await self._answering.nowhere(scope, send)
         elif kind == "lifespan":
             inner = InnerLifespan(self._inner, scope) if self._inner is not None else None
             await serve_lifespan(receive, send, self.open, self.close, inner)
@@ -219,8 +222,7 @@ class Gateway:
             if self._transport is not self._client:
                 self._transport.open()
             self._pauses.open()
-            if self._samplelog is not None:
-                self._samplelog.open()
+            self._outputs.open()
             if isinstance(self._behind, Proxy):
                 self._behind.open()
             self._ticker = asyncio.create_task(self._tick_for_ever())
@@ -237,11 +239,6 @@ class Gateway:
         self._sampling.delivery.stop_holding()
         if isinstance(self._behind, Proxy):
             self._behind.stop_holding()
-
-    def reload_keys(self) -> None:
-        """Read the keys file again now; within the gateway's event loop."""
-        if self._door is not None:
-            self._door.reload()
 
     async def close(self) -> None:
         """End all work and connections; unfinished samples answer 410 until the process is gone."""
@@ -268,8 +265,7 @@ class Gateway:
             await self._behind.close()
         if self._keeper is not None:
             self._keeper.close()
-        if self._samplelog is not None:
-            await asyncio.to_thread(self._samplelog.close)
+        await self._outputs.close()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Gateway"]:
@@ -305,8 +301,7 @@ class Gateway:
             self._keeper.tick(now)
         if self._door is not None:
             self._door.tick(now)
-        if self._samplelog is not None:
-            self._samplelog.tick()
+        self._outputs.tick()
 
     async def _tick_for_ever(self) -> None:
         while True:

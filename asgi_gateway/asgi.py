@@ -17,6 +17,8 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON: Final = b"application/json"
 PROTOBUF: Final = b"application/x-protobuf"
+# ASGI extension of `serve`: sends a whole Reply in one call, or says by False that it did not.
+REPLY: Final = "asgi_gateway.reply"
 TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 

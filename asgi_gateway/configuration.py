@@ -15,6 +15,7 @@ import msgspec
 
 from asgi_gateway.addresses import shown_url
 from asgi_gateway.settings import Settings, SettingsError
+from asgi_gateway.settings.section import reloads
 
 ENVIRONMENT_PREFIX: Final = "ASGI_GATEWAY_"
 FILE_VARIABLE: Final = "ASGI_GATEWAY_CONFIG"
@@ -23,7 +24,7 @@ _OF_KUBERNETES: Final = re.compile(
     rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)"
 )
 SECRETS: Final = frozenset({"id_key", "access.keys"})
-URLS: Final = frozenset({"upstream.urls", "training.url"})
+URLS: Final = frozenset({"upstream.urls", "upstream.source", "training.url", "tracing.endpoint"})
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -33,20 +34,42 @@ class Loaded(msgspec.Struct, frozen=True):
     sources: dict[str, str]
 
 
+class Gathered(msgspec.Struct, frozen=True):
+    """What could be loaded beside every problem. wrong: settings that it speaks for nothing of,
+    since their values could not be taken or may be meant by an unknown name."""
+
+    loaded: Loaded
+    problems: list[str]
+    wrong: set[str]
+
+
 def load(
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
 ) -> Loaded:
+    """Merge the sources; see `gather`.
+
+    Raises:
+        SettingsError: unknown names, wrong types and values out of range, all at once.
+    """
+    gathered = gather(flags, environ, file)
+    if gathered.problems:
+        raise SettingsError(gathered.problems)
+    return gathered.loaded
+
+
+def gather(
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+) -> Gathered:
     """Merge the sources; a later one of default, file, environment, flag wins field by field.
 
     Args:
         flags: dotted path -> value, e.g. {"upstream.urls": ["http://h:8001"]}; None is not given.
         environ: the process environment where not given.
         file: a TOML file; ASGI_GATEWAY_CONFIG where not given.
-
-    Raises:
-        SettingsError: unknown names, wrong types and values out of range, all at once.
     """
     environ = os.environ if environ is None else environ
     file = file or environ.get(FILE_VARIABLE) or None
@@ -54,25 +77,30 @@ def load(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     fields = dict(leaves(Settings))
+    from_file = _from_file(Path(file), fields, problems) if file else []
+    # Whatever a file says that cannot be read.
+    wrong = set(fields) if problems else set()
     layers: list[tuple[str, Iterable[tuple[str, Any]]]] = [
-        ("file", _from_file(Path(file), fields, problems) if file else ()),
+        ("file", from_file),
         ("environment", _from_environment(environ)),
         ("flag", [(path, value) for path, value in (flags or {}).items() if value is not None]),
     ]
     for source, items in layers:
         for path, raw in items:
             if path not in fields:
-                problems.append(f"{source}: unknown setting {path}{_hint(path, fields)}")
+                near = difflib.get_close_matches(path, list(fields), n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                problems.append(f"{source}: unknown setting {path}{hint}")
+                wrong.update(near)
                 continue
             try:
                 value = _convert(raw, fields[path])
             except msgspec.ValidationError as error:
                 problems.append(f"{source}: {path} = {shown(path, raw)}: {error}")
+                wrong.add(path)
                 continue
             values[path], sources[path] = value, source
-    if problems:
-        raise SettingsError(problems)
-    return Loaded(_build(values), sources)
+    return Gathered(Loaded(_build(values), sources), problems, wrong)
 
 
 def leaves(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -82,6 +110,25 @@ def leaves(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, 
             yield from leaves(hint, f"{prefix}{name}.")
         else:
             yield prefix + name, hint
+
+
+def value_at(settings: Settings, path: str) -> Any:
+    """What a dotted path leads to."""
+    value: Any = settings
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def changes(
+    before: Settings, after: Settings, *, reloadable: bool | None = None
+) -> Iterator[tuple[str, Any, Any]]:
+    """Path, old and new value of every field that differs; of all, or of those that a running
+    gateway takes or does not take."""
+    for path, hint in leaves(Settings):
+        old, new = value_at(before, path), value_at(after, path)
+        if old != new and reloadable in (None, reloads(hint)):
+            yield path, old, new
 
 
 def _from_file(path: Path, known: Container[str], problems: list[str]) -> list[tuple[str, Any]]:
@@ -142,11 +189,6 @@ def _table(entries: list[Any]) -> dict[str, str]:
             raise msgspec.ValidationError(f"{key} is given twice")
         table[key] = value
     return table
-
-
-def _hint(path: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(path, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def shown(path: str, value: Any) -> str:

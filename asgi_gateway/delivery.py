@@ -33,16 +33,20 @@ class Delivery:
     def __init__(self, store: MemoryStore, clock: Clock, settings: PollSettings) -> None:
         self._store = store
         self._clock = clock
-        self._hold_s = settings.hold_s
-        self._gather_s = settings.gather_s
-        self._wakes_per_turn = settings.wakes_per_turn
         self._holds: Deadlines[Waker] = Deadlines(settings.hold_s)
+        self.reconfigure(settings)
         self._short_holds: list[tuple[float, Waker]] = []
         self._wakes: deque[Waker] = deque()
         self._not_looked_at: list[Waker] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathering: dict[Waker, None] = {}
         self.stopping = False
+
+    def reconfigure(self, settings: PollSettings) -> None:
+        """Other times, for polls that are held already too."""
+        self._hold_s = self._holds.lifetime_s = settings.hold_s
+        self._gather_s = settings.gather_s
+        self._wakes_per_turn = settings.wakes_per_turn
 
     # --- polls -----------------------------------------------------------------------------------
 

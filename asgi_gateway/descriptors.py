@@ -66,7 +66,7 @@ class Descriptors:
     def add_to(self, metrics: Metrics) -> None:
         metrics.counter(
             "descriptors_exhausted_total",
-            "Times that file descriptors were used up, or what of them clients may have.",
+            "Times that file descriptors were used up, or those that clients may have.",
             lambda: self.exhausted,
         )
 

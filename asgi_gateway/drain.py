@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from asgi_gateway.admission import Admission
 from asgi_gateway.errors import Unready
 from asgi_gateway.metrics import Metrics
-from asgi_gateway.settings import DrainSettings
+from asgi_gateway.settings import DrainSettings, Settings
 from asgi_gateway.store.memory import MemoryStore
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,11 @@ class Drain:
     def __repr__(self) -> str:
         return f"<Drain {self.stage.name.lower()}>"
 
+    def reconfigure(self, settings: Settings) -> None:
+        """Other times, for stages that have not begun."""
+        self._predrain_s = settings.drain.predrain_s
+        self._grace_s = settings.drain.grace_s
+
     def signalled(self, now: float, stopped: Callable[[], None]) -> None:
         """The first time: begin, and call `stopped` once at the end. Later: come to the end now."""
         if self.stage is Stage.SERVING:
@@ -120,6 +125,6 @@ class Drain:
     def add_to(self, metrics: Metrics) -> None:
         metrics.gauge(
             "draining",
-            "0 serving, 1 about to drain, 2 draining: new samples are refused.",
+            "0 serving, 1 about to drain, 2 draining, which refuses new samples.",
             lambda: min(self.stage, Stage.DRAINING),
         )

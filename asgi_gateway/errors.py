@@ -83,7 +83,11 @@ class Unsupported(RequestError):
 
 
 class Refusal(GatewayError):
-    """Nothing wrong with the request; not now."""
+    """Nothing wrong with the request; not now. source: what refuses, as it is counted."""
+
+    def __init__(self, text: str, source: str = "other") -> None:
+        super().__init__(text)
+        self.source = source
 
 
 class Overloaded(Refusal):
@@ -116,9 +120,10 @@ class Gone(GatewayError):
 
 
 class UpstreamError(GatewayError):
-    """What came of a request to vLLM, other than an answer."""
+    """What came of a request to vLLM, other than an answer. code: what it is counted as."""
 
     category: Category = "server"
+    code: ClassVar[str] = "other"
 
 
 class Unavailable(UpstreamError):
@@ -127,6 +132,8 @@ class Unavailable(UpstreamError):
     `retry_after_s` is the upstream's own wish, where it gave one. `ours`: this machine had no port,
     descriptor or memory for the connection, which says nothing of the upstream.
     """
+
+    code = "unavailable"
 
     def __init__(
         self, text: str, retry_after_s: float | None = None, *, ours: bool = False
@@ -143,17 +150,25 @@ class StaleConnection(UpstreamError):
 class Interrupted(UpstreamError):
     """Sent, and no whole answer came; vLLM may still be running it, so we do not run it again."""
 
+    code = "interrupted"
+
 
 class Aborted(Interrupted):
     """The engine itself ended the sample early or answered in part, with status 200."""
+
+    code = "aborted"
 
 
 class EngineFault(UpstreamError):
     """A JSON 500: the engine answered that it failed. Worth one more try."""
 
+    code = "engine_fault"
+
 
 class Rejected(UpstreamError):
     """vLLM refused the request; a repeat cannot help."""
+
+    code = "rejected"
 
     def __init__(self, text: str, category: Category) -> None:
         super().__init__(text)
@@ -163,9 +178,13 @@ class Rejected(UpstreamError):
 class Unreadable(UpstreamError):
     """A 2xx answer that does not parse or contradicts itself; nothing of it is delivered."""
 
+    code = "unreadable"
+
 
 class MissingLogprobs(Unreadable):
     """An answer without a logprob that was asked for; none is ever invented."""
+
+    code = "missing_logprobs"
 
 
 class Overdue(UpstreamError):

@@ -64,8 +64,7 @@ class FrontDoor:
     ) -> None:
         """connections: how many at most. refused_name: says why the Host of headers is refused."""
         self.refused_name = refused_name
-        self.limits = limits
-        self.connections = connections
+        self._keepalive_s = keepalive_s
         self._closed = metrics.closed
         self.now = 0.0
         self.idle: dict[Visitor, float] = {}
@@ -77,6 +76,18 @@ class FrontDoor:
         self.writing: dict[Reader, None] = {}
         self.by_address: dict[str, int] = {}
         self.open = 0
+        self.reconfigure(limits, connections)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._swept_at = 0.0
+        self._said = dict(self._closed)
+        self._said_at = float("-inf")
+        metrics.gauge("connections", "Connections of clients to serve.", lambda: self.open)
+
+    def reconfigure(self, limits: LimitSettings, connections: int) -> None:
+        """Other limits, for the connections that are there too; none is closed for their number."""
+        self.limits = limits
+        self.connections = connections
+        keepalive_s = self._keepalive_s
         self._sweep_s = min(
             _SWEEP_S,
             *(s / 4 for s in (keepalive_s, limits.header_s, limits.body_idle_s, limits.write_s)),
@@ -86,11 +97,6 @@ class FrontDoor:
             (self.idle, keepalive_s, lambda visitor: visitor.idle_too_long()),
             (self.lingering, LINGER_S, lambda visitor: visitor.lingered()),
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._swept_at = 0.0
-        self._said = dict(self._closed)
-        self._said_at = float("-inf")
-        metrics.gauge("connections", "Connections of clients.", lambda: self.open)
 
     def __repr__(self) -> str:
         waits = f"{len(self.idle)} idle, {len(self.heads)} in a head, {len(self.bodies)} in a body"

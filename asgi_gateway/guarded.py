@@ -9,8 +9,9 @@ import asyncio
 from typing import Any, ClassVar, Final, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from asgi_gateway.cycle import CycleProtocol
 from asgi_gateway.frontdoor import BODY_BYTES_PER_S, FrontDoor
 from asgi_gateway.gate import Gate
 from asgi_gateway.refused import (
@@ -37,7 +38,7 @@ _BODY: Final = 2
 _ENDED: Final = 3
 
 
-class GuardedProtocol(HttpToolsProtocol):
+class GuardedProtocol(CycleProtocol):
     door: ClassVar[FrontDoor]
 
     def __init__(self, **given: Any) -> None:
@@ -154,12 +155,6 @@ class GuardedProtocol(HttpToolsProtocol):
         except Refused as refusal:
             self._refusal = refusal
             raise
-
-    def on_message_complete(self) -> None:
-        # Also of a request that was answered before its end, unlike uvicorn.
-        cycle = self.cycle
-        cycle.more_body = False
-        cycle.message_event.set()
 
     # --- from the cycle --------------------------------------------------------------------------
 

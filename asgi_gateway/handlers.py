@@ -26,8 +26,10 @@ from asgi_gateway.protocol import reader
 from asgi_gateway.replies import Failed, Finished
 from asgi_gateway.sampling import Sampling
 from asgi_gateway.sessions import SamplingSession, Sessions
+from asgi_gateway.settings import Settings
 from asgi_gateway.store.completions import Completion, Page
 from asgi_gateway.store.records import Record
+from asgi_gateway.tracing.context import carried
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.request import EMPTY_STOP_SINCE, build
 
@@ -60,6 +62,9 @@ class SamplingHandlers:
         self._inline_bytes = inline_bytes
         self._behind = behind
 
+    def reconfigure(self, settings: Settings) -> None:
+        self._inline_bytes = settings.poll.inline_bytes
+
     async def _sampler(self, sampling_session_id: str, call: Call) -> SamplingSession:
         """A sampling session of this caller, alive from now; the trainer may have minted it."""
         try:
@@ -91,9 +96,10 @@ class SamplingHandlers:
                     empty_stop_ends_nothing=empty_stop
                     and _sdk_version(call.scope) >= EMPTY_STOP_SINCE,
                 ),
+                carried(call.scope["headers"]),
             )
         except Refusal as refusal:
-            self._metrics.refusals[str(refusal.status)] += 1
+            self._metrics.refusals[refusal.source] += 1
             raise
         return Reply(200, _promise(record))
 

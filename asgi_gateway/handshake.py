@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from asgi_gateway import protocol, replies
 from asgi_gateway.access.models import require
-from asgi_gateway.admission import Admission
+from asgi_gateway.admission import SOURCES, Admission
 from asgi_gateway.asgi import EMPTY, TEXT, Call, Reply, json_reply
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Gone, Malformed, Unready
@@ -12,7 +12,7 @@ from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
 from asgi_gateway.sessions import Session, Sessions
-from asgi_gateway.settings import ClientSettings
+from asgi_gateway.settings import ClientSettings, Settings
 from asgi_gateway.upstream.catalog import Catalog, Model
 
 OK: Final = json_reply(replies.Healthy())
@@ -39,10 +39,19 @@ class HandshakeHandlers:
         self._catalog = catalog
         self._metrics = metrics
         self._admission = admission
-        self._config = json_reply(_config(client, journaled))
+        self._journaled = journaled
+        self._take(client)
+        self._add_to(metrics)
+
+    def _take(self, client: ClientSettings) -> None:
+        self._config = json_reply(_config(client, self._journaled))
         self._dynamic_config = json_reply(
             replies.DynamicFlags(client.refresh_interval_sec, client.sample_cancel_enabled)
         )
+
+    def reconfigure(self, settings: Settings) -> None:
+        """What clients are told from now on."""
+        self._take(settings.client)
 
     async def client_config(self, call: Call) -> Reply:
         _CLIENT_CONFIG(call.body)
@@ -135,6 +144,24 @@ class HandshakeHandlers:
             reasons.append("no upstream has said which models it serves yet")
         readiness = replies.Readiness(not reasons, reasons)
         return json_reply(readiness, 503 if reasons else 200)
+
+    def _add_to(self, metrics: Metrics) -> None:
+        admission, catalog = self._admission, self._catalog
+        metrics.gauge(
+            "ready",
+            "1 while /readyz is 200.",
+            lambda: int(bool(catalog.known) and not admission.reasons),
+        )
+        metrics.labelled(
+            "not_ready",
+            "gauge",
+            "1 for each reason for which /readyz is 503; models: no upstream has listed any yet.",
+            ("reason",),
+            lambda: [
+                *(((source,), int(admission.objects(source))) for source in SOURCES),
+                (("models",), int(not catalog.known)),
+            ],
+        )
 
     async def metrics(self, _: Call) -> Reply:
         return Reply(200, self._metrics.render(), TEXT)

@@ -76,8 +76,17 @@ class Keeper(Ledger):
         return self._journal.nbytes
 
     def add_to(self, metrics: Metrics) -> None:
-        metrics.gauge("journal_healthy", "1 while it is written.", lambda: int(self.healthy))
+        metrics.gauge(
+            "journal_healthy",
+            "1 while what is appended to the journal would survive a restart.",
+            lambda: int(self.healthy),
+        )
         metrics.gauge("journal_bytes", "Size of the journal.", lambda: self.nbytes)
+        metrics.counter(
+            "store_errors_total",
+            "Writes, syncs and copies of the journal that failed.",
+            lambda: self._journal.write_failures,
+        )
 
     def begin(self, epoch: str, wall_time: float) -> int:
         """Note the start of this process; returns the base of its completion cursors."""

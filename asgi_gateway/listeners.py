@@ -10,12 +10,15 @@ queue until some of those close.
 """
 
 import asyncio
+import logging
 import socket
 import sys
 from collections.abc import Callable
 from typing import Final
 
 from asgi_gateway.kernel import accept_queue_limit
+
+log = logging.getLogger(__name__)
 
 COUNT: Final = 16
 # Of the connections that may be open, the share that closes before more are accepted.
@@ -102,7 +105,10 @@ def warn_of_short_queue(backlog: int) -> None:
     """The kernel shortens an accept queue without a word, and refuses what it has no room for."""
     allowed = accept_queue_limit()
     if allowed is not None and allowed < backlog:
-        sys.stderr.write(
-            f"asgi-gateway: server.backlog = {backlog} was asked, the kernel allows {allowed}"
-            f" connections to wait: sysctl -w net.core.somaxconn={backlog}\n"
+        log.warning(
+            "server.backlog = %d was asked, the kernel allows %d connections to wait:"
+            " sysctl -w net.core.somaxconn=%d",
+            backlog,
+            allowed,
+            backlog,
         )

@@ -1,8 +1,9 @@
 """How much memory is used of what this process may have, and what is refused before the kernel
 kills it for more.
 
-Read about once a second: against the limit of the process's control group or of one above it,
-whichever is lowest, else against the machine's memory.
+Read about once a second, and as soon as bodies of a share of the limit have come since: against the
+limit of the process's control group or of one above it, whichever is lowest, else against the
+machine's memory.
 """
 
 import enum
@@ -21,7 +22,11 @@ from asgi_gateway.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+SOURCE: Final = "memory"
 LOOK_EVERY_S: Final = 1.0
+# A client on this machine sends a gigabyte a second. What becomes of a body takes three times as
+# much for a moment, so that this is 5% of the limit.
+LOOK_AFTER_SHARE: Final = 1 / 64
 # A level ends so far below where it begins, so that it does not flicker.
 HYSTERESIS: Final = 0.03
 _STATM: Final = Path("/proc/self/statm")
@@ -110,14 +115,28 @@ class MemoryWatch:
         self._read = read
         self._looked_at = float("-inf")
         self._owed_bytes = 0
+        self._came_bytes = 0
+        self._look_after_bytes = 0.0
         self.level = Level.FINE
         # Whether a submit is refused before its body is read.
         self.closed = False
         self.reading = Reading(0, 1)
         for name, text, value in (
-            ("memory_used_bytes", "Without reclaimable file cache.", lambda: self.reading.used),
-            ("memory_limit_bytes", "What it may become.", lambda: self.reading.limit),
-            ("memory_level", "0 fine, 1 full, 2 shedding, 3 closed.", lambda: int(self.level)),
+            (
+                "memory_used_bytes",
+                "Memory of the control group or process, without reclaimable file cache.",
+                lambda: self.reading.used,
+            ),
+            (
+                "memory_limit_bytes",
+                "What it may become: the lowest limit of the control groups, or the machine's.",
+                lambda: self.reading.limit,
+            ),
+            (
+                "memory_level",
+                "0 fine, 1 submits are refused, 2 delivered results are dropped too, 3 any are.",
+                lambda: int(self.level),
+            ),
         ):
             metrics.gauge(name, text, value)
         self._look()
@@ -127,8 +146,14 @@ class MemoryWatch:
 
     def refuse(self) -> None:
         """A submit at the highest level. Raises Exhausted."""
-        self._metrics.refusals["429"] += 1
-        raise Exhausted(self._reason())
+        self._metrics.refusals[SOURCE] += 1
+        raise Exhausted(self._reason(), SOURCE)
+
+    def came(self, nbytes: int) -> None:
+        """A body of a request was read."""
+        self._came_bytes += nbytes
+        if self._came_bytes > self._look_after_bytes:
+            self._look()
 
     def tick(self, now: float) -> None:
         """Look about once a second; drop results for what was found too much."""
@@ -140,11 +165,13 @@ class MemoryWatch:
             self._owed_bytes -= dropped or self._owed_bytes
 
     def _look(self) -> None:
+        self._came_bytes = 0
         try:
             self.reading = self._read()
         except (OSError, ValueError):  # the group is gone, or not ours to read
             return
         reading, before = self.reading, self.level
+        self._look_after_bytes = LOOK_AFTER_SHARE * reading.limit
         self.level = level_at(reading.share, before)
         self.closed = self.level is Level.CLOSED
         self._owed_bytes = 0
@@ -155,10 +182,10 @@ class MemoryWatch:
             return
         log.warning("memory is at %.0f%%: %s", 100 * reading.share, self.level.name.lower())
         if self.level is Level.FINE:
-            self._admission.clear("memory")
+            self._admission.clear(SOURCE)
         else:
             refusal: type[Refusal] = Overloaded if self.level is Level.FULL else Exhausted
-            self._admission.object("memory", self._reason(), refusal)
+            self._admission.object(SOURCE, self._reason(), refusal)
 
     def _reason(self) -> str:
         reading = self.reading

@@ -1,25 +1,32 @@
-"""Counters, gauges and histograms as plain numbers, and their Prometheus text."""
+"""Counters, gauges and histograms as plain numbers, and their Prometheus text.
 
+Each family is registered once, with the text that the reference shows; its numbers are read from
+whoever has them when it is scraped.
+"""
+
+import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 PREFIX: Final = "asgi_gateway_"
+# The value of a label that stands for all that are not known beforehand.
+OTHER: Final = "other"
 
 # In line, at the upstream, settled and not yet delivered.
 STAGES: Final = ("queued", "upstream", "deliver")
 
-# Upper bounds in seconds, from a short answer's time to more than an hour: RL samples run for many
-# minutes and wait in line for as long.
+# Upper bounds in seconds, from the gateway's own work on one answer to more than an hour: RL
+# samples run for many minutes and wait in line for as long.
 BUCKETS_S: Final = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0),
-    *(60.0, 120.0, 300.0, 600.0, 1200.0, 2400.0, 4800.0),
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+    *(2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 2400.0, 4800.0),
 )
+_LE: Final = (*(str(bound) for bound in BUCKETS_S), "+Inf")
 
-Samples = Iterable[tuple[Mapping[str, str], float]]
-# Value of the label, number.
-Labelled = Iterable[tuple[str, float]]
+# Values of the labels, in their order, and the number.
+Labelled = Iterable[tuple[tuple[str, ...], float]]
 # Value of the label, sum, count.
 Sums = Iterable[tuple[str, float, int]]
 
@@ -39,41 +46,56 @@ class Histogram:
         self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
 
+class Counts(defaultdict[str, int]):
+    """Counters by label value, there from the start: a rate needs a first sample to begin from.
+
+    Adding to a collections.Counter costs twice as much.
+    """
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(int, dict.fromkeys(names, 0))
+        self._names = names
+
+    def shown(self) -> list[tuple[str, int]]:
+        """Always the same values: what was counted under a name that is not one of them is
+        `other`."""
+        known = [(name, self[name]) for name in self._names]
+        return [*known, (OTHER, sum(self.values()) - sum(n for _, n in known))]
+
+
+class Family(NamedTuple):
+    """What the reference says of one metric. kind: counter, gauge, histogram or summary."""
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[str, ...]
+
+
 class Metrics:
     """Hot paths add to the counters; gauges are read from their owners when scraped."""
 
     def __init__(self) -> None:
-        # Keys are label values; each set is small and fixed by the code that counts. Adding to a
-        # collections.Counter costs twice as much.
-        self.samples = _counts("succeeded", "failed", "cancelled", "gone")
-        self.polls = _counts("ready", "pending", "gone", "completions", "none", "abandoned")
-        self.refusals = _counts("429", "503")
-        self.upstream = _counts(
-            *(
-                "ok",
-                "cancelled",
-                "aborted",
-                "bug",
-                "unavailable",
-                "interrupted",
-                "enginefault",
-                "rejected",
-            ),
-            *("unreadable", "missinglogprobs"),
+        self.samples = Counts("succeeded", "failed", "cancelled", "gone")
+        self.polls = Counts("ready", "pending", "gone", "completions", "none", "abandoned")
+        self.refusals = Counts(
+            *("in_flight", "bytes", "memory", "upstreams", "drain", "key_in_flight", "key_rate"),
         )
-        self.retries = _counts("unavailable", "engine_fault", "interrupted", "stale_connection")
-        self.closed = _counts(
+        self.retries = Counts("unavailable", "engine_fault", "interrupted", "stale_connection")
+        self.closed = Counts(
             *("silent", "header_timeout", "body_timeout", "write_timeout", "head_too_large"),
             *("malformed", "pipelined", "unread_body", "connections", "connections_per_address"),
             "foreign_name",
         )
         self._by_stage = {name: Histogram() for name in STAGES}
         self.sample_duration = Histogram()
+        self.overhead = Histogram()
         self.bugs = 0
         self.evicted_for_room = 0
-        self._read: list[tuple[str, str, str, Callable[[], float]]] = []
-        self._labelled: list[tuple[str, str, str, str, Callable[[], Labelled]]] = []
-        self._summaries: list[tuple[str, str, str, Callable[[], Sums]]] = []
+        self.unfetched = 0
+        # With what writes the lines of each.
+        self._families: dict[str, tuple[Family, Callable[[list[str]], None]]] = {}
+        self._add_own()
 
     def stage(self, name: str, seconds: float) -> None:
         """One sample has left a stage after so long."""
@@ -84,85 +106,152 @@ class Metrics:
         yield from self._by_stage.items()
         yield "accept to settlement", self.sample_duration
 
+    @property
+    def families(self) -> list[Family]:
+        """All that is registered, by name."""
+        return sorted(family for family, _ in self._families.values())
+
+    # --- registering -----------------------------------------------------------------------------
+
     def gauge(
         self, name: str, text: str, read: Callable[[], float], *, prefix: str = PREFIX
     ) -> None:
         """A number that its owner has, read when scraped."""
-        self._read.append((prefix + name, "gauge", text, read))
+        self._number(prefix + name, "gauge", text, read)
 
     def counter(
         self, name: str, text: str, read: Callable[[], float], *, prefix: str = PREFIX
     ) -> None:
         """The same, of what only grows."""
-        self._read.append((prefix + name, "counter", text, read))
+        self._number(prefix + name, "counter", text, read)
 
     def labelled(
-        self, name: str, kind: str, text: str, label: str, read: Callable[[], Labelled]
+        self, name: str, kind: str, text: str, labels: tuple[str, ...], read: Callable[[], Labelled]
     ) -> None:
-        """Gauges or counters by one label, whose values come from the configuration only."""
-        self._labelled.append((name, kind, text, label, read))
+        """Gauges or counters by labels, whose values are fixed by the code or the configuration."""
+        full = PREFIX + name
+
+        def write(lines: list[str]) -> None:
+            for values, number in read():
+                pairs = zip(labels, values, strict=True)
+                shown = ",".join(f'{label}="{_escaped(value)}"' for label, value in pairs)
+                lines.append(f"{full}{{{shown}}} {_shown(number)}")
+
+        self._add(Family(full, kind, text, labels), write)
+
+    def counts(self, name: str, text: str, label: str, counts: Counts) -> None:
+        """Counters that are there for each value of a label."""
+        self.labelled(
+            name, "counter", text, (label,), lambda: [((key,), n) for key, n in counts.shown()]
+        )
 
     def summary(self, name: str, text: str, label: str, read: Callable[[], Sums]) -> None:
         """Sums and counts by one label, read when scraped."""
-        self._summaries.append((name, text, label, read))
+        full = PREFIX + name
+
+        def write(lines: list[str]) -> None:
+            for value, total, count in read():
+                lines.append(f'{full}_sum{{{label}="{value}"}} {total}')
+                lines.append(f'{full}_count{{{label}="{value}"}} {count}')
+
+        self._add(Family(full, "summary", text, (label,)), write)
+
+    def histogram(self, name: str, text: str, histogram: Histogram) -> None:
+        full = PREFIX + name
+        family = Family(full, "histogram", text, ())
+        self._add(family, lambda lines: _histogram(lines, full, "", histogram))
+
+    def _add_own(self) -> None:
+        self.counts(
+            "samples_total",
+            "Samples settled, by outcome; gone: handed back to the client, whose SDK submits it"
+            " again, or dropped with its session.",
+            "outcome",
+            self.samples,
+        )
+        self.histogram(
+            "sample_duration_seconds",
+            "Time of a sample from accept to settlement.",
+            self.sample_duration,
+        )
+        name = f"{PREFIX}stage_seconds"
+        text = "Time of a sample in each stage, once a sample however often it was tried."
+        self._add(Family(name, "histogram", text, ("stage",)), self._write_stages)
+        self.histogram(
+            "overhead_seconds",
+            "The gateway's own time on a result: from the upstream's whole answer to settlement.",
+            self.overhead,
+        )
+        self.counts("polls_total", "Polls answered, by what they found.", "result", self.polls)
+        self.counts(
+            "admission_rejected_total",
+            "Submits refused for now (429 and 503, which the SDK repeats), by what refused them.",
+            "reason",
+            self.refusals,
+        )
+        self.counts(
+            "retries_total", "Samples sent upstream again, by what failed.", "reason", self.retries
+        )
+        self.counts(
+            "connections_closed_total",
+            "Connections that serve ended for a fault of the client, by fault.",
+            "reason",
+            self.closed,
+        )
+        self.counter(
+            "evicted_for_room_total",
+            "Results dropped before their time to make room; delivered ones go first.",
+            lambda: self.evicted_for_room,
+        )
+        self.counter(
+            "results_unfetched_total",
+            "Results dropped because no poll came for them within store.completed_ttl_s.",
+            lambda: self.unfetched,
+        )
+        self.counter(
+            "bugs_total", "Internal errors, each with a stack in the log.", lambda: self.bugs
+        )
+
+    def _number(self, name: str, kind: str, text: str, read: Callable[[], float]) -> None:
+        family = Family(name, kind, text, ())
+        self._add(family, lambda lines: lines.append(f"{name} {_shown(read())}"))
+
+    def _add(self, family: Family, write: Callable[[list[str]], None]) -> None:
+        if family.name in self._families:
+            raise ValueError(f"{family.name} is registered already")
+        self._families[family.name] = (family, write)
+
+    # --- text ------------------------------------------------------------------------------------
 
     def render(self) -> bytes:
         """The text exposition, format 0.0.4."""
         lines: list[str] = []
-        for name, kind, text, read in self._read:
-            _family(lines, name, kind, text, [({}, read())])
-        for name, kind, text, label, read_all in self._labelled:
-            _family(lines, PREFIX + name, kind, text, [({label: key}, n) for key, n in read_all()])
-        counters: tuple[tuple[str, str, str, dict[str, int]], ...] = (
-            ("samples_total", "Samples settled, by outcome.", "outcome", self.samples),
-            ("polls_total", "Polls answered, by result.", "result", self.polls),
-            ("admission_rejected_total", "Submits refused, by status.", "reason", self.refusals),
-            ("upstream_requests_total", "Upstream requests, by outcome.", "code", self.upstream),
-            ("retries_total", "Samples sent upstream again, by reason.", "reason", self.retries),
-            ("connections_closed_total", "Of clients at fault, by reason.", "reason", self.closed),
-        )
-        for name, text, label, counter in counters:
-            values = [({label: key}, n) for key, n in sorted(counter.items())]
-            _family(lines, PREFIX + name, "counter", text, values)
-        for name, text, number in (
-            ("evicted_for_room_total", "Results dropped early.", self.evicted_for_room),
-            ("bugs_total", "Faults inside the gateway.", self.bugs),
-        ):
-            _family(lines, PREFIX + name, "counter", text, [({}, number)])
-        name = f"{PREFIX}stage_seconds"
-        _family(lines, name, "histogram", "Time of samples in each stage.", ())
-        for stage, histogram in self._by_stage.items():
-            _histogram(lines, name, f'stage="{stage}",', histogram)
-        name = f"{PREFIX}sample_duration_seconds"
-        _family(lines, name, "histogram", "From accept to settlement.", ())
-        _histogram(lines, name, "", self.sample_duration)
-        for name, text, label, sums in self._summaries:
-            name = PREFIX + name
-            _family(lines, name, "summary", text, ())
-            for value, total, count in sums():
-                lines.append(f'{name}_sum{{{label}="{value}"}} {total}')
-                lines.append(f'{name}_count{{{label}="{value}"}} {count}')
+        for family, write in self._families.values():
+            lines.append(f"# HELP {family.name} {family.text}")
+            lines.append(f"# TYPE {family.name} {family.kind}")
+            write(lines)
         return ("\n".join(lines) + "\n").encode()
 
+    def _write_stages(self, lines: list[str]) -> None:
+        for stage, histogram in self._by_stage.items():
+            _histogram(lines, f"{PREFIX}stage_seconds", f'stage="{stage}",', histogram)
 
-def _counts(*names: str) -> dict[str, int]:
-    """Counters by label value, there from the start: a rate needs a first sample to begin from."""
-    return defaultdict(int, dict.fromkeys(names, 0))
+
+def _shown(number: float) -> str:
+    """Exactly: %g keeps six digits, and a counter above a million would stand still and jump."""
+    if math.isfinite(number):
+        return str(number)
+    return "NaN" if math.isnan(number) else "+Inf" if number > 0 else "-Inf"
 
 
-def _family(lines: list[str], name: str, kind: str, text: str, values: Samples) -> None:
-    lines.append(f"# HELP {name} {text}")
-    lines.append(f"# TYPE {name} {kind}")
-    for labels, value in values:
-        shown = ",".join(f'{key}="{val}"' for key, val in labels.items())
-        # Exactly: %g keeps six digits, and a counter above a million would stand still and jump.
-        lines.append(f"{name}{{{shown}}} {value}" if shown else f"{name} {value}")
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _histogram(lines: list[str], name: str, labels: str, histogram: Histogram) -> None:
     """labels: those before `le`, each with a comma after it."""
     total = 0
-    for bound, count in zip((*BUCKETS_S, "+Inf"), histogram.buckets, strict=True):
+    for bound, count in zip(_LE, histogram.buckets, strict=True):
         total += count
         lines.append(f'{name}_bucket{{{labels}le="{bound}"}} {total}')
     shown = f"{{{labels[:-1]}}}" if labels else ""

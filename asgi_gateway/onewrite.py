@@ -49,6 +49,16 @@ class OneWrite:
         if len(data) > LARGE_BYTES or len(held) > MAX_PIECES:
             self._flush()
 
+    def write_now(self, *pieces: bytes) -> None:
+        """A whole answer, which waits for nothing that could go out with it."""
+        if self._held:
+            self._flush()
+        if not self.is_closing():
+            if len(pieces[-1]) > LARGE_BYTES:
+                self._transport.writelines(pieces)
+            else:
+                self._transport.write(b"".join(pieces))
+
     def close(self) -> None:
         self._flush()
         self._transport.close()

@@ -90,7 +90,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
         "Wait for whatever settles in a sampling session",
         protocol.RetrieveFutures,
         (replies.CompletionPage,),
-        (NotFound,),
+        (NotFound, Unsupported),
     ),
     f"POST {API}/cancel_future": Operation(
         "Cancel a sample", protocol.CancelFuture, (replies.Empty,), (NotFound,)
@@ -118,6 +118,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
         "Begin a session",
         protocol.CreateSession,
         (replies.SessionCreated,),
+        (Overloaded,),
         leads_to=(("create_sampling_session", "session_id"), ("session_heartbeat", "session_id")),
     ),
     f"POST {API}/create_sampling_session": Operation(

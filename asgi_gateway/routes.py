@@ -42,6 +42,17 @@ class Table:
 
         save_weights: answers `save_weights_for_sampler` where a trainer is behind us.
         """
+        self._parts = s, h, admin, rest, save_weights
+        self._fill(settings)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Other limits of bodies, and what the handlers go by."""
+        self._fill(settings)
+        for handlers in self._parts[:3]:
+            handlers.reconfigure(settings)
+
+    def _fill(self, settings: Settings) -> None:
+        s, h, admin, rest, save_weights = self._parts
         limits = settings.limits
         small = limits.body_bytes
         many = limits.retrieve_futures_body_bytes

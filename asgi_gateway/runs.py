@@ -6,7 +6,6 @@ Every run ends in exactly one settlement, or back in line. What an upstream outc
 
 import asyncio
 import itertools
-import logging
 from collections import deque
 from typing import Final
 
@@ -16,10 +15,9 @@ from asgi_gateway.codec.decode import Decoder
 from asgi_gateway.codec.encode import encode
 from asgi_gateway.delivery import Delivery
 from asgi_gateway.errors import Interrupted, StaleConnection, Unavailable, UpstreamError
-from asgi_gateway.ids import names_other_request
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.outcomes import Outcomes
-from asgi_gateway.settings import Settings
+from asgi_gateway.settings import Settings, UpstreamSettings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import RUNNING
@@ -31,11 +29,8 @@ from asgi_gateway.upstream.exchange import Answer, Exchange, Transport
 from asgi_gateway.upstream.fleet import WAITED_IN_VAIN, Fleet
 from asgi_gateway.upstream.remedy import OURS_RETRY_S, Remedies, Retry
 from asgi_gateway.upstream.retrying import Repeats, RetryBudget
-from asgi_gateway.upstream.run import Run
+from asgi_gateway.upstream.run import Run, completion
 from asgi_gateway.upstream.standing import Upstream
-from asgi_gateway.upstream.verdict import judge
-
-log = logging.getLogger(__name__)
 
 # Thousands of answers that come at once must not be one turn of the loop: reading a small one takes
 # some 40 us, and so do these many bytes of a large one.
@@ -68,8 +63,9 @@ class Runs:
         self._delivery = delivery
         self._metrics = metrics
         self._outcomes = outcomes
+        self._traced = outcomes.traces.held
         self._silent_s = settings.upstream.silent_s
-        self.answer_cap = AnswerCap(settings.upstream.answer_bytes, store.budget.max_bytes)
+        self.answer_cap = AnswerCap(settings.upstream.answer_bytes, lambda: store.budget.max_bytes)
         self._budget = RetryBudget(settings.upstream.retry_budget)
         self._remedies = Remedies(settings.upstream)
         self._decoder = Decoder(settings.missing_logprobs)
@@ -94,6 +90,14 @@ class Runs:
             freed=self.fleet.ended,
             give_back=lambda record: self._give_back(record, Unavailable(WAITED_IN_VAIN)),
         )
+
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        self._silent_s = settings.silent_s
+        self._budget.share = settings.retry_budget
+        self._remedies.reconfigure(settings)
+        self._transport.reconfigure(settings)
+        self.fleet.reconfigure(settings)
+        self.dispatch.reconfigure(settings.max_connections, settings.unavailable_grace_s)
 
     # --- out and back ----------------------------------------------------------------------------
 
@@ -121,6 +125,7 @@ class Runs:
                 request_id=record.request_id,
                 affinity=self.fleet.affinity(record),
                 fresh=run.fresh,
+                more=self._outcomes.traces.headers(record) if self._traced else (),
             )
         except Exception as error:  # noqa: BLE001 - a bug; it must not end the line
             asyncio.get_running_loop().call_soon(self.failed, run, error)
@@ -133,6 +138,7 @@ class Runs:
 
     def answered(self, run: Run, answer: Answer) -> None:
         """The upstream's whole answer has come; it is read now or in a later turn of the loop."""
+        run.answered_at = self._clock.now()
         cost = 1 + answer.nbytes // BYTES_PER_ANSWER
         if not self._unread and self._turn.take(cost):
             self._read(run, answer)
@@ -154,7 +160,7 @@ class Runs:
             return
         record = run.record
         try:
-            body = _completion(record, answer)
+            body = completion(record, answer)
             arrays = self._decoder.decode(body, record.want, record.prompt_tokens)
             self._succeeded(run, encode(arrays))
         except Exception as error:  # noqa: BLE001 - told apart there
@@ -178,7 +184,7 @@ class Runs:
         record = run.record
         if not self.dispatch.runs(record, run):
             return None
-        body = _completion(record, answer)
+        body = completion(record, answer)
         steps = self._decoder.steps(body, record.want, record.prompt_tokens)
         while self.dispatch.runs(record, run):
             try:
@@ -198,7 +204,7 @@ class Runs:
         self._budget.answered = True
         self._remedies.succeeded(record, run.upstream.url)
         if self._store.succeed(record, result, now):
-            self._outcomes.settled(record, now)
+            self._outcomes.settled(record, now, run.answered_at)
             self._delivery.settled(record)
         self._ended(run, "ok")
 
@@ -213,8 +219,7 @@ class Runs:
                 return
             error = Interrupted(str(error))
         if not isinstance(error, UpstreamError):
-            log.error("bug while running %s", record.request_id, exc_info=error)
-            self._metrics.bugs += 1
+            self._outcomes.bug(record, error)
             self.fail(record, Failure("an internal error of the gateway", "server"))
             self._ended(run, "bug")
             return
@@ -223,7 +228,7 @@ class Runs:
             self._budget.failed(now)
         if record.state is RUNNING:  # or it was cancelled or overdue meanwhile
             self._recover(record, error, run.upstream.url, now)
-        self._ended(run, type(error).__name__.lower())
+        self._ended(run, error.code)
 
     def _recover(self, record: Record, error: UpstreamError, url: str, now: float) -> None:
         if isinstance(error, Unavailable) and error.ours:
@@ -234,24 +239,24 @@ class Runs:
         if isinstance(remedy, Retry):
             self._retry(record, remedy, now)
         elif isinstance(remedy, Failure):
-            log.warning("sample %s failed: %s", record.request_id, remedy.text)
+            self._outcomes.failed(record, remedy.text)
             self.fail(record, remedy)
         else:
             self._give_back(record, error)
 
     def _give_back(self, record: Record, error: UpstreamError) -> None:
-        log.warning("sample %s handed back to its client: %s", record.request_id, error)
+        self._outcomes.handed_back(record, error)
         record.failure = Failure(str(error), error.category)
         self.evict(record, told=False)
 
     def _ended(self, run: Run, outcome: str) -> None:
-        self._metrics.upstream[outcome] += 1
+        run.upstream.requests[outcome] += 1
         self.dispatch.ended(run.record, run)
 
     def abort(self, record: Record) -> None:
         """End the upstream request of a settled record, where it has one."""
-        if self.dispatch.abort(record):
-            self._metrics.upstream["cancelled"] += 1
+        if (run := self.dispatch.abort(record)) is not None:
+            run.upstream.requests["cancelled"] += 1
 
     # --- upstreams that come and go --------------------------------------------------------------
 
@@ -278,8 +283,8 @@ class Runs:
 
     def add_to(self, metrics: Metrics) -> None:
         self.fleet.add_to(metrics)
-        text = "Samples given back because their upstream hung."
-        metrics.counter("upstream_hung_total", text, lambda: self.given_back)
+        name, text = "upstream_hung_total", "Samples handed back because their upstream hung."
+        metrics.counter(name, text, lambda: self.given_back)
         self.dispatch.add_to(metrics)
 
     # --- settle ----------------------------------------------------------------------------------
@@ -303,18 +308,3 @@ class Runs:
     def settled(self, record: Record) -> None:
         self._outcomes.settled(record, self._clock.now())
         self._delivery.settled(record)
-
-
-def _completion(record: Record, answer: Answer) -> bytes:
-    """The body of a completion of this record.
-
-    Raises:
-        UpstreamError: it is none, or another's.
-    """
-    body = answer.body()
-    failure = judge(answer.status, body, answer.retry_after)
-    if failure is not None:
-        raise failure
-    if names_other_request(body, record.request_id):
-        raise Interrupted("the upstream answered another request on this connection")
-    return body

@@ -25,9 +25,12 @@ from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.shortage import Shortage
 from asgi_gateway.store.states import State
+from asgi_gateway.tracing.context import Trace
+from asgi_gateway.tracing.traces import Traces
 from asgi_gateway.upstream.checks import Ask, Checks
 from asgi_gateway.upstream.exchange import Transport
 from asgi_gateway.upstream.fleet import NOT_AVAILABLE, SURVIVED_S
+from asgi_gateway.upstream.following import following
 from asgi_gateway.upstream.request import UpstreamRequest
 
 # A sample whose answer finds no room for so long takes it from results that nobody fetches.
@@ -49,6 +52,7 @@ class Sampling:
         ask_health: Ask,
         samplelog: SampleLog | None = None,
         quota: Quota | None = None,
+        traces: Traces | None = None,
     ) -> None:
         """ask_health: see `upstream.checks`. quota: limits of single callers, if there are any."""
         self._read_timeout_s = settings.upstream.read_timeout_s
@@ -59,7 +63,8 @@ class Sampling:
         self._admission = admission
         self._quota = quota
         self.delivery = Delivery(store, clock, settings.poll)
-        outcomes = Outcomes(metrics, samplelog, quota)
+        outcomes = Outcomes(metrics, samplelog, quota, traces)
+        self._traces = outcomes.traces
         self.recent = outcomes.recent
         self._runs = Runs(
             settings=settings,
@@ -72,7 +77,13 @@ class Sampling:
             admission=admission,
         )
         self.fleet = self._runs.fleet
+        self.fleet.moved.append(lambda _, urls: transport.serve(urls))
+        if samplelog is not None:
+            self.fleet.moved.append(samplelog.move)
         self._checks = Checks(self.fleet, clock, ask_health, settings.upstream.health_interval_s)
+        self._following = following(settings.upstream, self.fleet, clock)
+        if self._following is not None:
+            self._following.add_to(metrics)
         self._runs.add_to(metrics)
         self._dispatch = self._runs.dispatch
         self.bulk = Bulk(store, self._end)
@@ -80,12 +91,24 @@ class Sampling:
         self._wanted_bytes = 0
         self._no_room = Shortage()
 
+    def reconfigure(self, settings: Settings) -> None:
+        self.delivery.reconfigure(settings.poll)
+        self._runs.reconfigure(settings.upstream)
+        self._checks.reconfigure(settings.upstream.health_interval_s)
+        self._store.reconfigure(settings.store.completed_ttl_s, settings.store.retrieved_ttl_s)
+        self._store.budget.reconfigure(settings.store)
+
     # --- accept ----------------------------------------------------------------------------------
 
     def submit(
-        self, caller: Caller, sampling_session_id: str, seq_id: int, request: UpstreamRequest
+        self,
+        caller: Caller,
+        sampling_session_id: str,
+        seq_id: int,
+        request: UpstreamRequest,
+        trace: Trace | None = None,
     ) -> Record:
-        """Take a sample in, or find the one that this submit repeats.
+        """Take a sample in, or find the one that this submit repeats, whose trace stays its first.
 
         Raises:
             Unsupported: the seq_id was used for another body.
@@ -124,6 +147,8 @@ class Sampling:
         self._store.accept(record)
         if self._quota is not None:
             self._quota.accepted(name)
+        if trace is not None or self._traces.share:
+            self._traces.begin(record, trace)
         self._dispatch.enqueue(record)
         return record
 
@@ -192,7 +217,9 @@ class Sampling:
     def tick(self, now: float) -> None:
         """Everything that time alone does: end holds, expire results, fail overdue work."""
         self.delivery.tick(now, SWEEP_BUDGET)
-        for record in self._store.sweep(now, SWEEP_BUDGET).overdue:
+        expired = self._store.sweep(now, SWEEP_BUDGET)
+        self._metrics.unfetched += expired.unfetched
+        for record in expired.overdue:
             error = Overdue(f"no answer within {self._read_timeout_s:g} s")
             self._runs.fail(record, Failure(str(error), error.category))
             self._runs.abort(record)
@@ -203,6 +230,8 @@ class Sampling:
             wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0
             self._metrics.evicted_for_room += self.bulk.make_room_for(wanted_bytes, undelivered_by)
         self._checks.tick(now)
+        if self._following is not None:
+            self._following.tick()
         self._runs.tick(now)
 
     def shed(self, nbytes: int, undelivered: bool) -> int:
@@ -215,6 +244,8 @@ class Sampling:
         """Give every unfinished sample back, answer the polls parked for them, end the work."""
         self.delivery.stop_holding()
         self._checks.close()
+        if self._following is not None:
+            self._following.close()
         self.bulk.close()
         self._dispatch.stop()
         for record in self._store.unfinished():

@@ -20,6 +20,7 @@ from asgi_gateway.descriptors import raise_descriptor_limit
 from asgi_gateway.frontdoor import FrontDoor
 from asgi_gateway.guarded import GuardedProtocol
 from asgi_gateway.listeners import Limit, Listeners, warn_of_short_queue
+from asgi_gateway.processlog import ProcessLog
 from asgi_gateway.settings import Settings, SettingsError
 from asgi_gateway.standalone import Standalone
 
@@ -38,24 +39,20 @@ GC_THRESHOLDS: Final = (10_000, 20, 100)
 FINISH_S: Final = 10.0
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, read: Callable[[], Settings]) -> int:
     """Run until SIGINT or SIGTERM and the drain after it; returns the exit status.
+
+    read: the settings again, at each SIGHUP; raises SettingsError where they cannot be used.
 
     Raises:
         SettingsError: too few descriptors, a port that is taken, a log that cannot be written.
         StateError: the journal cannot be used.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    process_log = ProcessLog(settings.log)
+    process_log.open()
     limit = raise_descriptor_limit()
-    needed = settings.upstream.max_connections + RESERVED_DESCRIPTORS
-    if limit < needed:
-        connections = settings.upstream.max_connections
-        problem = (
-            f"{limit} descriptors are allowed, upstream.max_connections = {connections} needs"
-            f" {needed} at least: raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower the"
-            " setting"
-        )
-        raise SettingsError([problem])
+    _require_descriptors(limit, settings)
     server = settings.server
     shown_host = f"[{server.host}]" if ":" in server.host else server.host
     try:
@@ -64,12 +61,17 @@ def serve(settings: Settings) -> int:
         reason = error.strerror if isinstance(error, OSError) else error
         problem = f"cannot listen on {shown_host}:{server.port}: {reason}"
         raise SettingsError([problem]) from error
-    if settings.state.dir is None and server.port != 0:
-        # A port that was picked at random cannot be come back to, so nothing is kept for it.
-        folder = default_state_dir(server.host, server.port)
-        settings = replace(settings, state=replace(settings.state, dir=str(folder)))
+    settings = _with_folder(settings)
+
+    def again() -> Settings:
+        settings = read()
+        _require_descriptors(limit, settings)
+        return _with_folder(settings)
+
     try:
-        gateway = Standalone(settings, signals=False)
+        as_json = settings.log.format == "json"
+        gateway = Standalone(settings, signals=False, say_stall=_say if as_json else None)
+        gateway.told(process_log)
     except BaseException:
         listeners.close()
         raise
@@ -77,12 +79,39 @@ def serve(settings: Settings) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     # For a signal that comes before uvicorn has handlers of its own.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    runner = Server(gateway, listeners, _connections(limit, settings), shown_host)
+    runner = Server(gateway, listeners, limit, shown_host, again)
     try:
         runner.run()
     except KeyboardInterrupt:
         return 0
     return 0 if runner.started else 1
+
+
+def _require_descriptors(limit: int, settings: Settings) -> None:
+    """Raises SettingsError where so many are too few."""
+    connections = settings.upstream.max_connections
+    needed = connections + RESERVED_DESCRIPTORS
+    if limit < needed:
+        problem = (
+            f"{limit} descriptors are allowed, upstream.max_connections = {connections} needs"
+            f" {needed} at least: raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower the"
+            " setting"
+        )
+        raise SettingsError([problem])
+
+
+def _with_folder(settings: Settings) -> Settings:
+    """With the state folder of the address where none is given."""
+    server = settings.server
+    if settings.state.dir is not None or server.port == 0:
+        # A port that was picked at random cannot be come back to, so nothing is kept for it.
+        return settings
+    folder = default_state_dir(server.host, server.port)
+    return replace(settings, state=replace(settings.state, dir=str(folder)))
+
+
+def _say(text: str) -> None:
+    log.error("%s", text)
 
 
 def _connections(descriptors: int, settings: Settings) -> int:
@@ -96,10 +125,16 @@ class Server(uvicorn.Server):
     """Says on stdout when it accepts; at a signal it drains, and at the end of that it ends."""
 
     def __init__(
-        self, gateway: Standalone, listeners: Listeners, connections: int, shown_host: str
+        self,
+        gateway: Standalone,
+        listeners: Listeners,
+        descriptors: int,
+        shown_host: str,
+        read: Callable[[], Settings],
     ) -> None:
+        """descriptors: how many the process may have. read: the settings again, at SIGHUP."""
         settings = gateway.settings
-        door = FrontDoor(
+        self._door = FrontDoor(
             settings.limits,
             keepalive_s=settings.server.keepalive_s,
             connections=settings.limits.connections or sys.maxsize,
@@ -110,11 +145,11 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 gateway,
                 loop="uvloop",
-                http=_protocol(door, self._connected),
+                http=_protocol(self._door, self._connected),
                 ws="none",
                 lifespan="on",
                 access_log=False,
-                log_level="warning",
+                log_config=None,
                 server_header=False,
                 # Only a trainer is told who called; wrapped around every request it is 3% of the
                 # CPU.
@@ -123,11 +158,17 @@ class Server(uvicorn.Server):
         )
         self._gateway = gateway
         self._listeners = listeners
-        self._limit = Limit(connections)
+        self._descriptors = descriptors
+        self._limit = Limit(_connections(descriptors, settings))
+        self._read = read
+        self._reading: asyncio.Task[None] | None = None
+        self._read_once_more = False
         self._shown_host = shown_host
         self._clock = SystemClock()
         self._cannot_accept = False
         self._loop: asyncio.AbstractEventLoop | None = None
+
+        gateway.told(self)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002
         gc.collect()  # before the gateway opens: its pauses are those of serving
@@ -143,11 +184,28 @@ class Server(uvicorn.Server):
         )
         sys.stdout.flush()
 
+    # --- SIGHUP ----------------------------------------------------------------------------------
+
     def _reload(self) -> None:
-        if self._gateway.settings.access.keys_file:
-            self._gateway.reload_keys()
-        else:
-            log.warning("SIGHUP: without access.keys_file there is nothing to reload")
+        if self._reading is not None:
+            self._read_once_more = True  # the file may have been read before it changed
+            return
+        self._reading = asyncio.create_task(self._gateway.read_again(self._read))
+        self._reading.add_done_callback(self._reloaded)
+
+    def _reloaded(self, _: object) -> None:
+        self._reading = None
+        if self._read_once_more:
+            self._read_once_more = False
+            self._reload()
+
+    def reconfigure(self, settings: Settings) -> None:
+        """How many clients may come, and how long each is waited for."""
+        limits = settings.limits
+        self._limit = Limit(_connections(self._descriptors, settings))
+        self._door.reconfigure(limits, limits.connections or sys.maxsize)
+
+    # --- connections -----------------------------------------------------------------------------
 
     def _new_protocol(self) -> asyncio.Protocol:
         return self.config.http_protocol_class(  # type: ignore[call-arg]

@@ -13,6 +13,7 @@ import msgspec
 from asgi_gateway.errors import Gone, NotFound, Overloaded, Unsupported
 from asgi_gateway.ids import SAMPLER, SESSION, Ids
 from asgi_gateway.ledger import Ledger
+from asgi_gateway.settings import Settings
 from asgi_gateway.store.expiry import Deadlines
 from asgi_gateway.upstream.catalog import Model
 
@@ -70,6 +71,12 @@ class Sessions:
         self._of_caller: dict[str, int] = {}
         self._alive: Deadlines[Session] = Deadlines(timeout_s)
         self._kept: Deadlines[Session] = Deadlines(retention_s)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Other times and another limit, for the sessions that are known too."""
+        self._alive.lifetime_s = settings.session.timeout_s
+        self._kept.lifetime_s = settings.session.retention_s
+        self._max_per_caller = settings.limits.sessions_per_caller
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -7,6 +7,7 @@ say that the process has no descriptors left.
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from typing import Final
 
 from asgi_gateway.app import Gateway
@@ -29,11 +30,13 @@ class Standalone(Gateway):
         *,
         clock: Clock | None = None,
         signals: bool = True,
+        say_stall: Callable[[str], None] | None = None,
     ) -> None:
-        """signals: whether to stand in front of the server's handlers; `serve` has its own."""
+        """signals: whether to stand in front of the server's handlers; `serve` has its own.
+        say_stall: takes the watchdog's report; standard error where not given."""
         super().__init__(settings, inner, clock=clock)
         self.descriptors = Descriptors(self._admission)
-        self._watchdog = Watchdog(settings.server.stall_dump_s)
+        self._watchdog = Watchdog(settings.server.stall_dump_s, say_stall)
         self._chain = Chain(self.drain, self.stop_holding) if signals else None
         self._looked_at = float("-inf")
         self.descriptors.add_to(self._metrics)

@@ -1,5 +1,5 @@
-"""Checks the docs: links lead somewhere, examples are tested ones, settings have their defaults,
-names of ours exist, every method of the SDK has its verdict.
+"""Checks the docs: links lead somewhere, examples are tested ones, what is generated is fresh,
+names and metrics of ours exist, every method of the SDK has its verdict.
 
 Run by `make check`. Prints every problem and exits 1, or nothing and exits 0.
 """
@@ -10,17 +10,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cli_reference
+import http_routes
+import metrics_reference
 import sdk_support
-
-from asgi_gateway.configuration import leaves
-from asgi_gateway.settings import Settings
+import settings_reference
+import states_drawing
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+\s+(.*)$", re.MULTILINE)
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SETTING = re.compile(r"^\| `([a-z_.]+)` \| `([^`]*)` \|", re.MULTILINE)
 NAME = re.compile(r"`(?:from |import )?(asgi_gateway(?:\.\w+)+)(?=[`(. ])")
+METRIC = re.compile(r"\b(asgi_gateway_[a-z0-9_]+)(?=[`{ \[])")
+REFERENCE = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -57,29 +60,13 @@ def wrong_code(page: Path) -> Iterator[str]:
             compile(block, str(page), "exec", flags=0x2000)  # allows top-level await
         except SyntaxError as error:
             yield f"{page.relative_to(ROOT)}: an example does not compile: {error}"
+    if page.name == "embedding.md":
+        programs = [path.read_text() for path in (ROOT / "examples/embed").glob("*.py")]
+        for block in blocks:
+            if not any(block in program for program in programs):
+                yield f"{page.relative_to(ROOT)}: no program of examples/embed has {block[:60]!r}"
     if page.name == "README.md" and (ROOT / "examples/sample.py").read_text() not in blocks:
         yield "README.md: the snippet is not examples/sample.py"
-
-
-def wrong_settings(page: Path) -> Iterator[str]:
-    """Settings whose row is missing from the reference, stale, or has another default."""
-    if page.name != "settings.md":
-        return
-    documented = dict(SETTING.findall(page.read_text()))
-    actual = {path: repr(default_of(path)).replace("'", '"') for path, _ in leaves(Settings)}
-    for path in sorted(documented.keys() | actual.keys()):
-        if documented.get(path) != actual.get(path):
-            yield (
-                f"docs/settings.md: {path} is documented as {documented.get(path)},"
-                f" its default is {actual.get(path)}"
-            )
-
-
-def default_of(path: str) -> object:
-    value: object = Settings()
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def wrong_names(page: Path) -> Iterator[str]:
@@ -91,15 +78,33 @@ def wrong_names(page: Path) -> Iterator[str]:
             yield f"{page.relative_to(ROOT)}: there is no {name}"
 
 
+def wrong_metrics(page: Path) -> Iterator[str]:
+    """Metrics in backticks that the reference does not have."""
+    if page.name == "CHANGELOG.md":  # of every release
+        return
+    known = set(REFERENCE.findall(metrics_reference.PAGE.read_text()))
+    for name in sorted(set(METRIC.findall(FENCE.sub("", page.read_text()))) - known):
+        if re.sub("_(bucket|sum|count)$", "", name) not in known:
+            yield f"{page.relative_to(ROOT)}: there is no metric {name}"
+
+
 def main() -> int:
     problems = [problem for page in pages() for check in CHECKS for problem in check(page)]
-    problems += sdk_support.problems()
+    for generated in (
+        sdk_support,
+        settings_reference,
+        cli_reference,
+        metrics_reference,
+        http_routes,
+        states_drawing,
+    ):
+        problems += generated.problems()
     for problem in problems:
         sys.stderr.write(problem + "\n")
     return 1 if problems else 0
 
 
-CHECKS = (broken_links, wrong_code, wrong_settings, wrong_names)
+CHECKS = (broken_links, wrong_code, wrong_names, wrong_metrics)
 
 if __name__ == "__main__":
     raise SystemExit(main())

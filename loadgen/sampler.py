@@ -23,8 +23,8 @@ EVERY_S: Final = 1.0
 ROWS_CAP: Final = 100_000
 
 IN_FLIGHT: Final = ("asgi_gateway_samples_inflight",)
-LAG_S: Final = ("asgi_gateway_loop_lag_seconds",)
-LAG_MAX_S: Final = ("asgi_gateway_loop_lag_seconds_max",)
+LAG_S: Final = ("asgi_gateway_event_loop_lag_seconds",)
+LAG_MAX_S: Final = ("asgi_gateway_event_loop_lag_seconds_max",)
 COLLECTIONS: Final = ("asgi_gateway_gc_pause_seconds_count", "python_gc_collections_total")
 PAUSES_S: Final = ("asgi_gateway_gc_pause_seconds_sum",)
 PAUSE_MAX_S: Final = ("asgi_gateway_gc_pause_seconds_max",)

@@ -11,6 +11,10 @@ need chromium chromium
 need nginx nginx
 need haproxy haproxy
 need systemd-analyze systemd
+# Debian keeps its programs out of the path.
+set -- /usr/lib/postgresql/*/bin/initdb
+[ -x "$1" ] || need initdb postgresql
+need prometheus prometheus
 [ -z "$missing" ] && exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then

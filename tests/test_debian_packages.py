@@ -11,7 +11,15 @@ SCRIPT = Path(__file__).parent / "debian_packages.sh"
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
     """A machine's programs: all but valgrind, and whoever runs it is root."""
-    for name in ("setarch", "chromium", "nginx", "haproxy", "systemd-analyze"):
+    for name in (
+        "setarch",
+        "chromium",
+        "nginx",
+        "haproxy",
+        "systemd-analyze",
+        "prometheus",
+        "initdb",
+    ):
         program(tmp_path, name, "")
     program(tmp_path, "id", "echo 0")
     for name in ("rm", "chmod"):

@@ -51,7 +51,7 @@ async def test_accepting_again_is_tried_until_there_is_a_descriptor(
     """And ends nothing where there is none."""
     listeners = Listeners("127.0.0.1", 0, 16)
     gateway = Standalone(Settings(), signals=False)
-    server = Server(gateway, listeners, 100, "127.0.0.1")
+    server = Server(gateway, listeners, 4096, "127.0.0.1", Settings)
     accept, fails = listeners.accept, [OSError(errno.EMFILE, "Too many open files")] * 3
 
     async def accept_later(factory: Factory) -> None:

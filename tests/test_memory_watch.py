@@ -176,7 +176,7 @@ def test_what_is_refused_at_each_level() -> None:
     assert watched.look(0.8) is Level.FINE
     watched.admission.check()
     assert watched.admission.reasons == []
-    assert watched.metrics.refusals["429"] == 1
+    assert watched.metrics.refusals["memory"] == 1
 
 
 def test_so_much_is_dropped_as_was_too_much() -> None:
@@ -203,6 +203,21 @@ def test_it_looks_once_a_second_and_quickly() -> None:
         watched.watch.tick(watched.now + later)
         levels.append(watched.watch.level)
     assert levels == [Level.FINE, Level.CLOSED]
+
+
+def test_it_looks_as_soon_as_bodies_of_a_share_of_the_limit_have_come() -> None:
+    """What comes in a second may be more than what is left."""
+    watched = Watched()
+    watched.look(0.5)
+    watched.share = 0.99
+    levels = []
+    for nbytes in (10_000, 6_000):
+        watched.watch.came(nbytes)
+        levels.append(watched.watch.level)
+    watched.share = 0.5
+    watched.watch.came(15_000)
+    levels.append(watched.watch.level)
+    assert levels == [Level.FINE, Level.CLOSED, Level.CLOSED], "it counts from its last look"
 
 
 def test_a_reading_that_fails_changes_nothing() -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from asgi_gateway.store.targets import MAX_CLONES
 from tests.support.asgi_client import turns
 from tests.support.described import Described, described_gateway
 from tests.support.gateway import SDK_HEADERS
@@ -212,3 +213,13 @@ async def test_the_read_only_index(upstream: FakeUpstream) -> None:
         path = {"tinker_path": "tinker://run/sampler_weights/step"}
         await ask(f"POST {API}/weights_info", path, status=200)
         await ask(f"POST {API}/weights_info", {"tinker_path": "x"}, status=400)
+
+
+async def test_bounds_of_sessions_and_clones(upstream: FakeUpstream) -> None:
+    async with described_gateway(upstream.url, limits__sessions_per_caller=1) as described:
+        await described.ask(f"POST {API}/create_session", {"tags": []}, status=429)
+        target = {"sampling_session_id": described.gateway.sampling_session_id}
+        for clone in range(MAX_CLONES + 1):
+            body = {"target": target | {"cloned_sampler_id": clone}, "timeout": 0}
+            status = 200 if clone < MAX_CLONES else 422
+            await described.ask(POLL_MANY, body, status=status)

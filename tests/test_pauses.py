@@ -10,7 +10,8 @@ import pytest
 
 from asgi_gateway import Gateway
 from asgi_gateway.clock import SystemClock
-from asgi_gateway.pauses import GcPauses, LoopLag, tasks
+from asgi_gateway.metrics import Metrics
+from asgi_gateway.pauses import MANY, RECENT_S, GcPauses, LoopLag, tasks
 from tests.support.asgi_client import AsgiClient
 from tests.support.clock import ManualClock
 from tests.support.gateway import settings
@@ -45,13 +46,32 @@ def test_lag_is_what_exceeds_the_plan() -> None:
         assert (lag.last_s, lag.max_s) == (last_s, max_s)
 
 
+def test_lag_between_two_scrapes_is_remembered_for_a_while() -> None:
+    lag, metrics, now = LoopLag(0.1), Metrics(), 1000.0
+    lag.add_to(metrics)
+
+    def goes_on(for_s: float) -> float:
+        """What the gauge says after so long without lag."""
+        nonlocal now
+        for _ in range(round(for_s * 10)):
+            now += 0.1
+            lag.came(now)
+        return metric(metrics.render(), "event_loop_lag_recent_seconds")
+
+    assert goes_on(20.0) == pytest.approx(0.0, abs=1e-6)
+    now += 2.0
+    assert goes_on(0.1) == pytest.approx(2.0)
+    assert goes_on(RECENT_S - 0.5) == pytest.approx(2.0)
+    assert goes_on(RECENT_S + 1.0) == pytest.approx(0.0, abs=1e-6)
+
+
 async def test_a_loop_that_was_held_shows() -> None:
     async with Gateway(settings(NOWHERE)).running() as gateway:
         await until(lambda: gateway._lag._came_at is not None)
         time.sleep(0.35)  # noqa: ASYNC251 - the fault: somebody holds the loop
         await until(lambda: gateway._lag.max_s >= 0.25)
         text = (await AsgiClient(gateway).get("/metrics")).body
-        assert metric(text, "loop_lag_seconds_max") >= 0.25
+        assert metric(text, "event_loop_lag_seconds_max") >= 0.25
         came_at = gateway._lag._came_at
         await until(lambda: gateway._lag._came_at != came_at)
         assert gateway._lag.last_s < 0.25, "the last one, not the longest"
@@ -72,6 +92,22 @@ async def test_tasks_are_counted_when_scraped() -> None:
         release.set()
         await asyncio.gather(*more)
         assert await shown() == pytest.approx(before, abs=5)
+
+
+async def test_many_tasks_are_counted_without_a_walk() -> None:
+    """With those that other loops left, so what counts is how many come and go."""
+    before = tasks()
+    release = asyncio.Event()
+    more = [asyncio.create_task(release.wait()) for _ in range(MANY + 100)]
+    many = tasks()
+    assert many >= before + MANY + 100
+    more += [asyncio.create_task(release.wait()) for _ in range(50)]
+    assert tasks() == many + 50
+    release.set()
+    await asyncio.gather(*more)
+    more.clear()
+    await asyncio.sleep(0)  # what woke us holds those that gather waited for
+    assert tasks() == before
 
 
 def test_there_are_no_tasks_outside_of_a_loop() -> None:

@@ -161,7 +161,7 @@ async def test_what_waits_is_not_sent_in_the_place_of_what_ends(
         else:
             await gateway.gateway.close()
         assert gateway.gateway._sampling._dispatch.running == 0
-        assert gateway.gateway._metrics.upstream["cancelled"] == 4
+        assert gateway.gateway.fleet.upstreams[0].requests["cancelled"] == 4
         assert len(upstream.requests) == 4
 
 

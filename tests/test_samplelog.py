@@ -10,14 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from asgi_gateway import Gateway, samplelog
+from asgi_gateway import Gateway, samplelog, writer
 from asgi_gateway.addresses import shown_url
 from asgi_gateway.clock import SystemClock
 from asgi_gateway.codec import Want
+from asgi_gateway.linefile import LineFile
 from asgi_gateway.samplelog import SampleLog, own_words
 from asgi_gateway.settings import LogSettings, SettingsError
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
+from asgi_gateway.writer import Lines, Writer
 from tests.support.gateway import SDK_HEADERS, Driven, driven, settings
 from tests.support.held import Held, metric
 from tests.support.processes import ROOT
@@ -65,9 +67,13 @@ def plain_record(number: int = 0, **fields: Any) -> Record:
     return Record(**{**values, **fields})
 
 
-def plain_log(path: Path, **fields: Any) -> SampleLog:
+def plain_log(path: Path | str, most: int = writer.MAX_QUEUED, **fields: Any) -> SampleLog:
     return SampleLog(
-        LogSettings(samples=str(path), **fields), [], SystemClock(), {"s": "weights"}.get
+        LogSettings(samples=str(path), **fields),
+        [],
+        SystemClock(),
+        {"s": "weights"}.get,
+        Writer("log.samples", Lines(LineFile(str(path))), most=most),
     )
 
 
@@ -212,14 +218,14 @@ def test_the_share_is_chosen_by_the_id(path: Path) -> None:
         log = plain_log(path, success_share=0.25)
         for number in range(4000):
             log.settled(plain_record(number), "succeeded", 0.0, 0.0)
-        chosen.append([line.request_id for line in log._queue])
+        chosen.append([line.request_id for line in log.writer.queue])
     assert chosen[0] == chosen[1]
     assert 850 < len(chosen[0]) < 1150
 
 
 def test_nothing_is_written_where_nothing_is_asked(upstream: FakeUpstream, tmp_path: Path) -> None:
     gateway = Gateway(settings("http://127.0.0.1:9"))
-    assert gateway._samplelog is None
+    assert gateway._outputs.samples is None
     assert b"log_" not in gateway._metrics.render()
 
 
@@ -227,26 +233,25 @@ def test_nothing_is_written_where_nothing_is_asked(upstream: FakeUpstream, tmp_p
 
 
 def test_what_does_not_fit_is_dropped_and_counted(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path,
 ) -> None:
-    monkeypatch.setattr(samplelog, "MAX_QUEUED", 5)
-    log = plain_log(path)
+    log = plain_log(path, most=5)
     for number in range(8):
         log.settled(plain_record(number), "succeeded", 0.0, 0.0)
-    log.open()
-    log.close()
+    log.writer.open()
+    log.writer.close()
     assert [line["request_id"] for line in lines_of(path)] == [f"id-{n}" for n in range(5)]
-    assert (log.written, log.dropped) == (5, 3)
+    assert (log.writer.written, log.writer.dropped) == (5, 3)
 
 
 def test_closing_writes_what_is_queued(path: Path) -> None:
     log = plain_log(path)
-    log.open()
-    count = 10 * samplelog.LINES_PER_WRITE + 1
+    log.writer.open()
+    count = 10 * writer.LINES_PER_WRITE + 1
     for number in range(count):
         log.settled(plain_record(number), "succeeded", 0.0, 0.0)
-    log.close()
-    assert len(lines_of(path)) == log.written == count
+    log.writer.close()
+    assert len(lines_of(path)) == log.writer.written == count
 
 
 async def test_a_file_that_is_gone_for_a_while_costs_lines_and_no_sample(
@@ -257,7 +262,7 @@ async def test_a_file_that_is_gone_for_a_while_costs_lines_and_no_sample(
     path = folder / "samples.jsonl"
     upstream.script = in_order(GOOD)
     async with driven(upstream.url, log__samples=str(path)) as gateway:
-        log = gateway.gateway._samplelog
+        log = gateway.gateway._outputs.samples
         assert log is not None
         await gateway.handshake()
 
@@ -271,7 +276,7 @@ async def test_a_file_that_is_gone_for_a_while_costs_lines_and_no_sample(
         folder.rmdir()
         for number in (1, 2):
             await sample(number)
-        await until(lambda: log.dropped == 2)
+        await until(lambda: log.writer.dropped == 2)
         folder.mkdir()
         for number in (3, 4):
             await sample(number)
@@ -279,32 +284,32 @@ async def test_a_file_that_is_gone_for_a_while_costs_lines_and_no_sample(
         text = (await gateway.client.get("/metrics")).body
         assert metric(text, "log_written_total") == 3
         assert metric(text, "log_dropped_total") == 2
-    said = [r for r in caplog.records if r.name == "asgi_gateway.samplelog"]
+    said = [r for r in caplog.records if r.name == "asgi_gateway.writer"]
     assert [r.levelno for r in said] == [logging.ERROR, logging.WARNING], "once per change"
 
 
 def test_a_line_that_is_no_json_ends_nothing(path: Path) -> None:
     log = plain_log(path)
     log.settled(plain_record(request_id="\ud800"), "succeeded", 0.0, 0.0)
-    log.open()
-    log.close()
-    assert log.dropped == 1
-    assert log._thread is not None
-    assert not log._thread.is_alive()
+    log.writer.open()
+    log.writer.close()
+    assert log.writer.dropped == 1
+    assert log.writer._thread is not None
+    assert not log.writer._thread.is_alive()
 
 
 HELD = """
 import sys
-from asgi_gateway import samplelog
+from asgi_gateway import writer
 from tests.test_samplelog import plain_log, plain_record
-samplelog.CLOSE_WITHIN_S = 0.2
+writer.CLOSE_WITHIN_S = 0.2
 log = plain_log("-")
-log.open()
+log.writer.open()
 for number in range(5000):
     log.settled(plain_record(number), "succeeded", 0.0, 0.0)
-log.tick()
-log.close()
-sys.stderr.write(f"{log.written + log.dropped}")
+log.writer.tick()
+log.writer.close()
+sys.stderr.write(f"{log.writer.written + log.writer.dropped}")
 """
 
 
@@ -318,7 +323,7 @@ def test_an_output_that_nobody_reads_does_not_hold_the_end() -> None:
         said = child.stderr.read().decode()
     assert "held" in said
     # All but those of the write that is held.
-    assert int(said.splitlines()[-1]) >= 5000 - samplelog.LINES_PER_WRITE
+    assert int(said.splitlines()[-1]) >= 5000 - writer.LINES_PER_WRITE
 
 
 # --- start, and more than one ---------------------------------------------------------------------

@@ -437,8 +437,42 @@ def test_every_problem_is_said_at_once(
     ran = cli(command, "--config", str(file), "--port", "70000")
     assert (ran.status, ran.out) == (EXIT_USAGE, "")
     lines = ran.err.splitlines()
-    assert len(lines) == 3
-    assert all(line.startswith("asgi-gateway: ") for line in lines)
+    # That no upstream is given is no matter of showing what is.
+    said = ["poll.holds", "server.backlog", "server.port", "no upstream"]
+    assert len(lines) == len(said[:3] if command == "show-config" else said)
+    for line, what in zip(lines, said, strict=False):
+        assert line.startswith("asgi-gateway: ")
+        assert what in line
+
+
+def test_problems_of_types_and_of_sense_come_together(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is said of what depends on a value that could not be taken."""
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        '[poll]\nhold_s = 0\n[server]\nhost = "0.0.0.0"\n[models]\nadapter_name = "x"\n'
+        '[models.adapters]\n"tinker://r/sampler_weights/c" = ""\n[training]\nurl = "trainer:1"'
+    )
+    monkeypatch.setenv("ASGI_GATEWAY_ACCESS__KEYS_FILE", str(tmp_path / "none.toml"))
+    ran = cli("check-config", "--config", str(file), "--upstream", "ftp://h")
+    assert ran.status == EXIT_USAGE
+    lines = ran.err.splitlines()
+    for what in (
+        *("poll.hold_s = 0", "upstream.urls: 'ftp://h'", "models.adapter_name: 'x'"),
+        *("models.adapters: ", "training.url: ", "access.keys_file: cannot read"),
+    ):
+        assert sum(what in line for line in lines) == 1, what
+    assert len(lines) == 6
+    monkeypatch.setenv("ASGI_GATEWAY_ACCESS__KEYS_FIL", "f")
+    monkeypatch.delenv("ASGI_GATEWAY_ACCESS__KEYS_FILE")
+    ran = cli("check-config", "--host", "0.0.0.0", "--upstream", "http://h")
+    (line,) = ran.err.splitlines()
+    assert line.endswith("access.keys_fil; did you mean access.keys_file?")
+    file.write_text("[upstream")
+    monkeypatch.delenv("ASGI_GATEWAY_ACCESS__KEYS_FIL")
+    (line,) = cli("check-config", "--config", str(file)).err.splitlines()
+    assert "is not TOML" in line
 
 
 @pytest.mark.parametrize("url", ["h:8001", "ftp://h", "tcp://h:1", "http:/h"])

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from asgi_gateway.access import keys
 from asgi_gateway.access.penalty import Penalty
@@ -25,6 +25,14 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
 _BEARER: Final = b"bearer "
+
+
+class Read(NamedTuple):
+    """Keys that can be used, of these settings and of the file as it was at this stamp."""
+
+    settings: AccessSettings
+    stamp: tuple[int, int, int] | None
+    keys: keys.Keys
 
 
 class Door:
@@ -57,12 +65,24 @@ class Door:
 
     def add_to(self, metrics: Metrics) -> None:
         metrics.gauge("keys", "API keys that are good now.", lambda: len(self._keys))
-        metrics.gauge("access_held", "401 answers held.", lambda: self.penalty.held)
+        metrics.gauge("access_held", "401 answers that are held now.", lambda: self.penalty.held)
         for name, text, read in (
-            ("unauthorized", "Requests without a right API key.", lambda: self.unauthorized),
-            ("forbidden", "Requests with a key of another scope.", lambda: self.forbidden),
-            ("reloads", "Times that new keys were taken.", lambda: self.reloads),
-            ("failed_reloads", "Times that they could not be used.", lambda: self.failed_reloads),
+            (
+                "unauthorized",
+                "Requests answered 401: no key, or a wrong one.",
+                lambda: self.unauthorized,
+            ),
+            (
+                "forbidden",
+                "Requests answered 403: the key lacks the scope.",
+                lambda: self.forbidden,
+            ),
+            ("reloads", "Times that the keys were read again and taken.", lambda: self.reloads),
+            (
+                "failed_reloads",
+                "Times that the keys could not be used and stayed as they were.",
+                lambda: self.failed_reloads,
+            ),
         ):
             metrics.counter(f"access_{name}_total", text, read)
 
@@ -129,23 +149,45 @@ class Door:
         self._reloading = asyncio.create_task(self._reload())
         self._reloading.add_done_callback(self._reloaded)
 
+    async def read(self, settings: AccessSettings) -> Read:
+        """The keys as they are now, read in a thread.
+
+        Raises:
+            SettingsError: they cannot be used.
+        """
+        stamp = keys.stamp(settings.keys_file) if settings.keys_file else None
+        try:
+            return Read(settings, stamp, await asyncio.to_thread(keys.load, settings))
+        except SettingsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the keys of before stay
+            # Its type alone: its text may quote the file.
+            raise SettingsError([f"access.keys_file: {type(error).__name__}"]) from None
+
+    def adopt(self, read: Read) -> None:
+        """Go by other keys, perhaps of other settings."""
+        self._take(read)
+        if self._reloading is not None:
+            self._again = True  # what it has read may be older
+
     async def _reload(self) -> None:
         path = self._settings.keys_file
         self._loaded = keys.stamp(path) if path else None
         try:
-            loaded = await asyncio.to_thread(keys.load, self._settings)
+            read = await self.read(self._settings)
         except SettingsError as error:
             self._failed(error.problems)
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the keys of before stay
-            # Its type alone: its text may quote the file.
-            self._failed((f"access.keys_file: {type(error).__name__}",))
-            return
+        if read.settings is self._settings:
+            self._take(read)
+
+    def _take(self, read: Read) -> None:
         self._failing = None
-        self._keys = loaded
+        self._settings, self._loaded, self._keys = read
         self.reloads += 1
-        self.quota.forget_all_but(frozenset(k.caller.name for k in loaded.by_digest.values()))
-        log.info("%d keys are good from now on", len(loaded))
+        names = frozenset(key.caller.name for key in self._keys.by_digest.values())
+        self.quota.forget_all_but(names)
+        log.info("%d keys are good from now on", len(self._keys))
 
     def _failed(self, problems: tuple[str, ...]) -> None:
         self.failed_reloads += 1

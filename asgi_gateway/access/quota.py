@@ -12,8 +12,8 @@ _RETRY_S = 1.0
 class Limited(Overloaded):
     """One caller's own limit; the SDK takes 429 on a submit as back-pressure."""
 
-    def __init__(self, text: str, retry_after_s: float) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, source: str, retry_after_s: float) -> None:
+        super().__init__(text, source)
         self.retry_after_s = retry_after_s
 
 
@@ -62,7 +62,9 @@ class Quota:
         most = caller.max_in_flight
         if most is not None and self._in_flight.get(caller.name, 0) >= most:
             raise Limited(
-                f"{most} samples in flight, the limit of this API key (max_in_flight)", _RETRY_S
+                f"{most} samples in flight, the limit of this API key (max_in_flight)",
+                "key_in_flight",
+                _RETRY_S,
             )
         rate = caller.max_requests_per_s
         if rate is None:
@@ -74,6 +76,7 @@ class Quota:
         if wait_s:
             raise Limited(
                 f"{rate:g} submits a second, the limit of this API key (max_requests_per_s)",
+                "key_rate",
                 math.ceil(wait_s),
             )
 

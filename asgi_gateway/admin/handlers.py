@@ -12,6 +12,7 @@ from asgi_gateway.admin.overview import Overviews
 from asgi_gateway.asgi import EMPTY, Call, Reply, header
 from asgi_gateway.errors import Malformed
 from asgi_gateway.protocol import reader
+from asgi_gateway.settings import Settings
 
 HTML: Final = b"text/html; charset=utf-8"
 # A page of another origin can post a form here, but not with a header of its own: browsers ask
@@ -32,6 +33,9 @@ class AdminHandlers:
         self._drain = drain
         self._drain_upstream = drain_upstream
         self._page = _page()
+
+    def reconfigure(self, settings: Settings) -> None:
+        self._overviews.reconfigure(settings)
 
     async def page(self, _: Call) -> Reply:
         """The page holds nothing but itself; its numbers need the scope."""

@@ -7,7 +7,7 @@ slices of 4 ms with turns of the loop between, and for all who look within a sec
 import asyncio
 import heapq
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -15,7 +15,7 @@ from asgi_gateway.admin.messages import Holder, NotDone, Overview, Setting, Timi
 from asgi_gateway.admin.recent import Recent
 from asgi_gateway.admission import Admission
 from asgi_gateway.clock import Clock
-from asgi_gateway.configuration import leaves, shown
+from asgi_gateway.configuration import leaves, shown, value_at
 from asgi_gateway.drain import Drain, Stage
 from asgi_gateway.metrics import BUCKETS_S, Metrics
 from asgi_gateway.pauses import LoopLag
@@ -58,6 +58,11 @@ class Overviews:
         self._made: bytes = b""
         self._made_at = float("-inf")
         self._making: asyncio.Task[bytes] | None = None
+
+    def reconfigure(self, settings: Settings) -> None:
+        """What is shown as in effect."""
+        self._parts = msgspec.structs.replace(self._parts, settings=settings)
+        self._settings = _settings(settings)
 
     async def json(self) -> bytes:
         """The newest overview, encoded."""
@@ -168,13 +173,6 @@ def _settings(settings: Settings) -> list[Setting]:
     listed = []
     defaults = Settings()
     for path, _ in leaves(Settings):
-        value, default = _at(settings, path), _at(defaults, path)
+        value, default = value_at(settings, path), value_at(defaults, path)
         listed.append(Setting(path, shown(path, value), value == default))
     return listed
-
-
-def _at(settings: Settings, path: str) -> Any:
-    value: Any = settings
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value

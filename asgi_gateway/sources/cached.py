@@ -37,6 +37,10 @@ class Cached:
         self._doubted = False
         self._problem: str | None = None
         self._asking = asyncio.Lock()
+        # Questions, those without an answer, and when the last answer came.
+        self.asked = 0
+        self.failures = 0
+        self.told_at: float | None = None
 
     def __repr__(self) -> str:
         return f"<Cached {self._source!r} {self._known}>"
@@ -55,9 +59,9 @@ class Cached:
         Raises:
             SourceError: it never could tell.
         """
-        if self._due():
+        if self.due:
             async with self._asking:
-                if self._due():
+                if self.due:
                     await self._ask()
         if self._known is None:
             raise SourceError(self._problem or "nothing was asked yet")
@@ -69,7 +73,9 @@ class Cached:
         if self._known and url.rstrip("/") in self._known:
             self._doubted = True
 
-    def _due(self) -> bool:
+    @property
+    def due(self) -> bool:
+        """Whether the next `current` asks."""
         if self._asked_at is None:
             return True
         urgent = self._doubted or not self._known
@@ -77,9 +83,11 @@ class Cached:
 
     async def _ask(self) -> None:
         doubted, self._doubted = self._doubted, False
+        self.asked += 1
         try:
             told = await self._source.current()
         except SourceError as error:
+            self.failures += 1
             if self._problem is None:
                 log.warning("where the upstream is cannot be told: %s", error)
             self._problem = str(error)
@@ -90,4 +98,5 @@ class Cached:
             elif self._known is not None and told != self._known:
                 log.info("the upstream moved from %s to %s", self._known, told)
             self._known, self._problem = told, None
+            self.told_at = self._clock.now()
         self._asked_at = self._clock.now()

@@ -5,10 +5,10 @@ router or vLLM, NULL while no engine runs (before the first model, after the las
 database is the one that SkyRL's `database_url` names, SQLite or PostgreSQL.
 """
 
-import contextlib
+import re
 from typing import Final
-from urllib.parse import urlsplit
 
+from asgi_gateway.addresses import fault_of
 from asgi_gateway.sources import SourceError, UrlSource
 from asgi_gateway.sources.postgres import PostgresSource
 from asgi_gateway.sources.sqlite import SqliteSource
@@ -41,7 +41,8 @@ def engine_state(database_url: str) -> UrlSource:
     it stands, without escapes.
 
     Raises:
-        ValueError: another database, a SQLite URL without a file, or with what is no path.
+        ValueError: another database, a SQLite URL without a file or with what is no path, one for
+            PostgreSQL that its driver cannot read.
         SourceError: PostgreSQL, whose driver is not installed.
     """
     scheme, separator, rest = database_url.partition("://")
@@ -58,10 +59,7 @@ def engine_state(database_url: str) -> UrlSource:
 
 def _checked(value: object) -> str:
     """An http(s) URL without credentials, query and fragment; it is not quoted, for it may have."""
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(value.strip() if isinstance(value, str) else "")
-        extras = parts.username or parts.password or parts.query or parts.fragment
-        # Reading the port is what checks it.
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not extras:
-            return parts.geturl().rstrip("/")
+    url = value.strip() if isinstance(value, str) else ""
+    if fault_of(url) is None and not re.search(r"[@?#]", url):
+        return url.rstrip("/")
     raise SourceError("inference_proxy_url is no http(s) URL, or one with more than host and path")

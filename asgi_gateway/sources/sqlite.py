@@ -1,6 +1,5 @@
 """One value out of a SQLite file that another process writes."""
 
-import asyncio
 import contextlib
 import sqlite3
 from pathlib import Path
@@ -8,9 +7,12 @@ from typing import Final
 from urllib.parse import quote
 
 from asgi_gateway.sources import SourceError
+from asgi_gateway.sources.aside import Aside
 
 # A writer in WAL mode never holds up a reader; another mode does, for a transaction.
 LOCKED_S: Final = 2.0
+# For a disk that is slow to wake, or a server of files that is away.
+ANSWER_S: Final = 10.0
 
 
 class SqliteSource:
@@ -23,6 +25,7 @@ class SqliteSource:
     def __init__(self, path: str, statement: str) -> None:
         self._path = Path(path)
         self._statement = statement
+        self._aside = Aside(self._read, ANSWER_S)
 
     def __repr__(self) -> str:
         return f"<SqliteSource {self._path}>"
@@ -31,9 +34,9 @@ class SqliteSource:
         """First column of the first row; None where there is no row.
 
         Raises:
-            SourceError: no such file or table, or it is locked.
+            SourceError: no such file or table, it is locked, or no answer in time.
         """
-        return await asyncio.to_thread(self._read)
+        return await self._aside.ask()
 
     def _read(self) -> object:
         name = f"file:{quote(str(self._path))}?mode=ro"

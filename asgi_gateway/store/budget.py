@@ -1,6 +1,13 @@
 """What all samples together may take: how many are in flight, and how many bytes are held."""
 
 from asgi_gateway.errors import Overloaded, TooLarge
+from asgi_gateway.kernel import memory_limit_bytes
+from asgi_gateway.settings import StoreSettings
+
+
+def most_bytes(settings: StoreSettings) -> int:
+    """What is given, else half of what the process may have."""
+    return settings.max_bytes or memory_limit_bytes() // 2
 
 
 class Budget:
@@ -17,6 +24,11 @@ class Budget:
         self.charged_bytes = 0
         self.settled_bytes = 0
 
+    def reconfigure(self, settings: StoreSettings) -> None:
+        """Other limits; what is held beyond them stays."""
+        self.max_bytes = most_bytes(settings)
+        self.max_in_flight = settings.max_in_flight
+
     def admit(self, nbytes: int, in_flight: int) -> None:
         """Whether one more sample of `nbytes` may come in.
 
@@ -30,11 +42,14 @@ class Budget:
                 " (store.max_bytes)"
             )
         if in_flight >= self.max_in_flight:
-            raise Overloaded(f"{in_flight} samples in flight, the limit (store.max_in_flight)")
+            raise Overloaded(
+                f"{in_flight} samples in flight, the limit (store.max_in_flight)", "in_flight"
+            )
         if self.lacks_bytes(nbytes):
             raise Overloaded(
                 f"{self.charged_bytes} bytes held and {nbytes} more asked,"
-                f" the limit is {self.max_bytes} (store.max_bytes)"
+                f" the limit is {self.max_bytes} (store.max_bytes)",
+                "bytes",
             )
 
     def lacks_bytes(self, nbytes: int) -> bool:

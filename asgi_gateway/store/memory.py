@@ -50,7 +50,7 @@ class MemoryStore:
         self._ledger = ledger
         self.counts = [0] * len(State)
         self.results_bytes = 0
-        self.late_events = 0
+        self.late_events = [0] * len(Event)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -79,6 +79,11 @@ class MemoryStore:
         """Polls held now, batched ones included."""
         return len(self.waiting) + self.targets.parked
 
+    def reconfigure(self, undelivered_s: float, delivered_s: float) -> None:
+        """Other lifetimes, for what is held too."""
+        self._undelivered.lifetime_s = undelivered_s
+        self._delivered.lifetime_s = delivered_s
+
     # --- accept ----------------------------------------------------------------------------------
 
     def find(self, request_id: str) -> Record | None:
@@ -88,10 +93,8 @@ class MemoryStore:
         self, sampling_session_id: str, seq_id: int, digest: bytes
     ) -> Record | Lost | None:
         """The record of an earlier submit of the same sample, or the note that it was lost: then it
-        is accepted again under the same id.
-
-        Raises:
-            Unsupported: the same seq_id came with another body; 409 would be repeated blindly.
+        is accepted again under the same id. Raises Unsupported where the same seq_id came with
+        another body: 409 would be repeated blindly.
         """
         known = self.targets.known(sampling_session_id, seq_id)
         if known is not None and known.digest != digest:
@@ -220,10 +223,7 @@ class MemoryStore:
     # --- deliver ---------------------------------------------------------------------------------
 
     def delivered(self, record: Record, now: float) -> bool:
-        """An answer with the outcome went out on a connection that was still open.
-
-        Returns whether it was the first.
-        """
+        """An answer with the outcome went out on an open connection; whether it was the first."""
         if record.state not in SETTLED:
             return False
         first = self._undelivered.stop(record)
@@ -254,11 +254,11 @@ class MemoryStore:
 
     def sweep(self, now: float, budget: int) -> Expired:
         """Drop results whose time is over, at most `budget` of a kind; name the overdue runs."""
-        evicted = 0
-        for clock in (self._undelivered, self._delivered):
-            for record in clock.due(now, budget):
-                evicted += self.evict(record, told=clock is self._delivered)
-        return Expired(self._work.due(now, budget), evicted)
+        expired, fetched = self._undelivered.due(now, budget), self._delivered.due(now, budget)
+        unfetched = sum(record.state is not states.CANCELLED for record in expired)
+        evicted = sum(self.evict(record, told=False) for record in expired)
+        evicted += sum(self.evict(record) for record in fetched)
+        return Expired(self._work.due(now, budget), evicted, unfetched)
 
     # --- walks ------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class MemoryStore:
         state = TABLE[before][event]
         if type(state) is not State:
             after(before, event)  # raises where it is a bug
-            self.late_events += 1
+            self.late_events[event] += 1
             return False
         self.counts[before] -= 1
         self.counts[state] += 1

@@ -110,7 +110,9 @@ class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """What a sweep found: runs whose work clock ended, and how many results were dropped."""
+    """What a sweep found: runs whose work clock ended, how many results were dropped, and how many
+    of these nobody had fetched, without cancelled samples."""
 
     overdue: list[Record]
     evicted: int
+    unfetched: int

@@ -98,6 +98,8 @@ class Targets:
         self._cursor_base = cursor_base
         self._targets: dict[str, Target] = {}
         self._lost: dict[str, Lost] = {}
+        # Batched polls held now.
+        self.parked = 0
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -112,11 +114,6 @@ class Targets:
     def sizes(self) -> Iterable[tuple[str, int]]:
         """Sampling sessions and how many samples are held for each."""
         return ((name, len(target.by_seq)) for name, target in self._targets.items())
-
-    @property
-    def parked(self) -> int:
-        """Batched polls held now."""
-        return sum(len(w) for t in self._targets.values() for w in t.parked.values())
 
     # --- the index -------------------------------------------------------------------------------
 
@@ -156,6 +153,7 @@ class Targets:
         if target.by_seq:  # accepted since: a trainer may name a session again
             target.lost, target.pollers = {}, {}
         else:
+            self.parked -= sum(len(wakers) for wakers in target.parked.values())
             del self._targets[sampling_session_id]
 
     def shrink(self) -> None:
@@ -217,11 +215,13 @@ class Targets:
 
     def park(self, sampling_session_id: str, clone: int, waker: Waker) -> None:
         self._target(sampling_session_id).parked.setdefault(clone, []).append(waker)
+        self.parked += 1
 
     def unpark(self, sampling_session_id: str, clone: int, waker: Waker) -> None:
         target = self._targets.get(sampling_session_id)
         if target is not None and waker in target.parked.get(clone, ()):
             target.parked[clone].remove(waker)
+            self.parked -= 1
             if not target.parked[clone]:
                 del target.parked[clone]
 

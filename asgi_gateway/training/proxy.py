@@ -225,10 +225,10 @@ class Proxy:
                     trace_request_ctx=exchange,
                 )
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                failure = Unready(f"cannot connect to the trainer: {named(error)}")
+                why = f"cannot connect to the trainer: {named(error)}"
             exchange.connecting = False
             if exchange.aborted or loop.time() >= deadline:
-                raise failure
+                raise Unready(why)
             await asyncio.sleep(PATIENCE_STEP_S)
 
     async def _ask(

@@ -1,5 +1,6 @@
 """How many bytes the answer to a sample may have, so that no upstream fills the memory with one."""
 
+from collections.abc import Callable
 from typing import Final
 
 from asgi_gateway.store.records import Record
@@ -19,13 +20,13 @@ PER_PROMPT_SCORE: Final = 512
 class AnswerCap:
     """The bound of a sample's answer: generous, by what the sample asked for.
 
-    setting: in its place, where an operator gave one. whole: what all samples together may hold;
-    the bound is never above it.
+    setting: in its place, where an operator gave one. whole: what all samples together may hold
+    now; the bound is never above it.
     """
 
-    def __init__(self, setting: int | None, whole: int) -> None:
+    def __init__(self, setting: int | None, whole: Callable[[], int]) -> None:
         self._setting = setting
-        self._whole = max(whole, BASE_BYTES)
+        self._whole = whole
 
     def __call__(self, record: Record) -> int:
         """Bytes of the body. Called once an answer has grown large, so never for most."""
@@ -37,4 +38,4 @@ class AnswerCap:
             per_token += PER_PROMPT_SCORE * (want.prompt_topk + 1)
         prompt = record.prompt_tokens * want.sequences * per_token
         derived = BASE_BYTES + PER_RESERVED_BYTE * record.reserve_bytes + prompt
-        return min(derived, self._whole)
+        return min(derived, max(self._whole(), BASE_BYTES))

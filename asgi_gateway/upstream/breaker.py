@@ -80,6 +80,11 @@ class Breaker:
     def __repr__(self) -> str:
         return f"<Breaker {('closed', 'half open', 'open')[self.state]}>"
 
+    def reconfigure(self, failures: int, probes: int) -> None:
+        """Other limits, from the next failure on."""
+        self._failures = failures
+        self.probes = probes
+
     @property
     def has_room(self) -> bool:
         """Whether a sample may start now."""

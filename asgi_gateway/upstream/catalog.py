@@ -7,7 +7,7 @@ import msgspec
 from asgi_gateway.clock import Clock
 from asgi_gateway.errors import Malformed, NotFound
 from asgi_gateway.protocol import SupportedModel
-from asgi_gateway.settings import ModelSettings
+from asgi_gateway.settings import ModelSettings, Settings
 from asgi_gateway.upstream.client import Client, ServedModel
 from asgi_gateway.upstream.listing import Listing
 from asgi_gateway.upstream.naming import Adapter, Naming, TinkerPath, is_hub_name, parse
@@ -33,16 +33,30 @@ class Catalog:
         self, client: Client, urls: tuple[str, ...], settings: ModelSettings, clock: Clock
     ):
         """Raises SettingsError for names and paths that cannot be used."""
-        self._max_context_length = settings.max_context_length
+        self._client = client
+        self._listing = Listing(client, urls, clock, self._listed)
+        self._take(settings)
+        self._only_base: ServedModel | None = None
+
+    def _take(self, settings: ModelSettings) -> None:
         self._naming = Naming(settings)
+        self._max_context_length = settings.max_context_length
         # Public name -> the upstream's.
         self._configured = {
             name: upstream or name
             for name, _, upstream in (entry.partition("=") for entry in settings.base)
         }
         self._bases = dict(self._configured)
-        self._only_base: ServedModel | None = None
-        self._listing = Listing(client, urls, clock, self._listed)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Other names, for samplers that are made from now on.
+
+        Raises:
+            SettingsError: names and paths that cannot be used; nothing is changed then.
+        """
+        self._take(settings.models)
+        self._client.reconfigure(settings.upstream)
+        self._listed()
 
     def __repr__(self) -> str:
         return f"<Catalog {len(self._bases)} base, {self._listing!r}>"
@@ -70,6 +84,10 @@ class Catalog:
     def refresh_soon(self) -> None:
         """Begin to ask unless that was done a moment ago, and wait for nothing."""
         self._listing.refresh_soon()
+
+    def move(self, urls: tuple[str, ...], _: object = None) -> None:
+        """The upstreams are these from now on."""
+        self._listing.move(urls)
 
     async def close(self) -> None:
         """Stop asking."""

@@ -24,6 +24,12 @@ class Checks:
     def __repr__(self) -> str:
         return f"<Checks {len(self._asking)} under way>"
 
+    def reconfigure(self, every_s: float) -> None:
+        """Another interval, from the last check on."""
+        if self._due_at is not None:
+            self._due_at += every_s - self._every_s
+        self._every_s = every_s
+
     def tick(self, now: float) -> None:
         """Begin what is due; an upstream that is still being asked is not asked twice."""
         if self._due_at is None:

@@ -7,6 +7,7 @@ from the environment, no total deadline; the work clock of a sample lives in the
 
 import asyncio
 import io
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -42,7 +43,8 @@ class Client:
         self._closing: set[asyncio.Task[None]] = set()
         self.addresses = Addresses()
         self.addresses.gone.append(self._gone)
-        self._urls = {url: URL(url.rstrip("/") + "/v1/completions") for url in settings.urls}
+        self._urls: dict[str, URL] = {}
+        self.serve(settings.urls)
 
     def open(self) -> None:
         self._session = self._new_session(keepalive_timeout=self._settings.keepalive_s)
@@ -72,10 +74,12 @@ class Client:
         request_id: str,
         affinity: str | None,
         fresh: bool = False,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         headers = {**_HEADERS, "X-Request-Id": request_id}
         if affinity is not None:
             headers["X-Session-ID"] = affinity
+        headers.update(more)
         exchange.work = post = Post(url)
         self._posts.add(post)
         post.task = asyncio.create_task(self._run(exchange, post, url, body, headers, fresh=fresh))
@@ -242,6 +246,12 @@ class Client:
     def forget_addresses(self) -> None:
         """Resolve the upstreams' names anew at the next connect."""
         self.addresses.forget()
+
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        self._settings = settings
+
+    def serve(self, urls: Collection[str]) -> None:
+        self._urls = {url: URL(url.rstrip("/") + "/v1/completions") for url in urls}
 
     def _new_session(self, **reuse: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

@@ -91,13 +91,26 @@ class Dispatch:
             f" {self._repeats!r}>"
         )
 
+    def reconfigure(self, max_connections: int, grace_s: float) -> None:
+        """Other limits: what runs beyond them finishes. More of it is used from the next pump."""
+        self._max_connections = max_connections
+        self._repeats.grace_s = grace_s
+
     @property
     def running(self) -> int:
         return len(self._running)
 
     def add_to(self, metrics: Metrics) -> None:
-        name, text = "retries_delayed_total", "Samples whose next try waited for the budget."
-        metrics.counter(name, text, lambda: self.delayed)
+        metrics.counter(
+            "retries_delayed_total",
+            "Samples whose next try waited because upstream.retry_budget was used up.",
+            lambda: self.delayed,
+        )
+        metrics.gauge(
+            "upstream_requests_limit",
+            "Requests that may be at upstreams at once, upstream.max_connections.",
+            lambda: self._max_connections,
+        )
 
     def enqueue(self, record: Record) -> None:
         """Put a QUEUED record at the end of the line."""
@@ -218,14 +231,14 @@ class Dispatch:
             self._freed(exchange)
         return exchange
 
-    def abort(self, record: Record) -> bool:
-        """End the upstream request of a record, if it has one; the record is settled elsewhere."""
+    def abort(self, record: Record) -> Any:
+        """End the upstream request of a record, which is settled elsewhere; returns what `begin`
+        had returned, or None where it has none."""
         exchange = self._free(record)
-        if exchange is None:
-            return False
-        self._transport.abort(exchange)
-        self.pump()
-        return True
+        if exchange is not None:
+            self._transport.abort(exchange)
+            self.pump()
+        return exchange
 
     def shut(self, until: float) -> None:
         """Start nothing before that time: the last connect failed for want of something of ours."""

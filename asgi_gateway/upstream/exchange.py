@@ -3,12 +3,13 @@
 import abc
 import errno
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from asgi_gateway.errors import Unreadable
+from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.large import Permit
 
 # What a connect fails with where this machine has no more of something.
@@ -99,12 +100,14 @@ class Transport(Protocol):
         request_id: str,
         affinity: str | None,
         fresh: bool = False,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         """POST one completion to one of the configured upstreams.
 
         Args:
             affinity: the X-Session-ID that a router hashes; None sends none.
             fresh: use a connection that was never used before.
+            more: headers beside the usual ones, valid as they are.
         """
 
     def abort(self, exchange: Exchange) -> None:
@@ -119,3 +122,9 @@ class Transport(Protocol):
 
     def forget_addresses(self) -> None:
         """Resolve the upstreams' names anew at the next connect."""
+
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        """Other limits, from now on."""
+
+    def serve(self, urls: Collection[str]) -> None:
+        """The upstreams are these from now on; requests under way to others are over before."""

@@ -1,27 +1,26 @@
-"""The configured upstreams: what is known of each, and which of them a sample may go to now."""
+"""The upstreams: what is known of each, and which of them a sample may go to now."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from asgi_gateway.admission import Admission
 from asgi_gateway.errors import (
-    Aborted,
-    EngineFault,
-    Interrupted,
     NotFound,
     Overloaded,
     Unavailable,
     UpstreamError,
 )
-from asgi_gateway.metrics import Labelled, Metrics
+from asgi_gateway.metrics import Metrics
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.store.records import Record
+from asgi_gateway.upstream import figures
 from asgi_gateway.upstream.breaker import HALF_OPEN, Breaker
 from asgi_gateway.upstream.choice import Affinity, pick
 from asgi_gateway.upstream.exchange import Exchange
 from asgi_gateway.upstream.run import Run
-from asgi_gateway.upstream.standing import Upstream, UpstreamState, names
+from asgi_gateway.upstream.standing import Upstream, UpstreamState, name_of
+from asgi_gateway.upstream.verdict import speaks_against
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +31,17 @@ WAITED_IN_VAIN: Final = f"{NOT_AVAILABLE}, and was not for too long"
 # Of the objection to new samples.
 SOURCE: Final = "upstreams"
 
+# The URLs that are configured, and those that may be in use still: with upstreams that leave.
+Moved = Callable[[tuple[str, ...], tuple[str, ...]], None]
+
 
 class Fleet:
     """available: those that a sample may go to now. Time is an argument.
 
     admission: new samples are refused while there are none. recovered: told when an upstream that
-    had failed works again; it must not start samples.
+    had failed works again; it must not start samples. moved: told of every change of the URLs,
+    before a sample goes to one that is new. doubted: told of a URL that did not take a sample or
+    failed a health check. without: why there are none, where there are none.
     """
 
     def __init__(
@@ -50,11 +54,13 @@ class Fleet:
         self.affinity = Affinity(settings).of
         self._admission = admission
         self._recovered = recovered
-        self.upstreams = tuple(
-            Upstream(url, name, Breaker(settings.breaker_failures, settings.breaker_probes))
-            for url, name in zip(settings.urls, names(settings.urls), strict=True)
-        )
-        self.available = list(self.upstreams)
+        self._failures, self._probes = settings.breaker_failures, settings.breaker_probes
+        self.moved: list[Moved] = []
+        self.doubted: Callable[[str], None] | None = None
+        self.without = "none is configured"
+        self.upstreams: tuple[Upstream, ...] = ()
+        self.available: list[Upstream] = []
+        self._have(settings.urls)
 
     def __repr__(self) -> str:
         return f"<Fleet {len(self.available)} of {len(self.upstreams)} available>"
@@ -66,8 +72,77 @@ class Fleet:
     @property
     def reason(self) -> str:
         """Why there is none available."""
-        each = "; ".join(f"{upstream.name} {upstream.why_not}" for upstream in self.upstreams)
-        return f"no upstream is available: {each}"
+        each = [f"{upstream.name} {upstream.why_not}" for upstream in self._present]
+        return f"no upstream is available: {'; '.join(each) or self.without}"
+
+    @property
+    def _present(self) -> list[Upstream]:
+        return [upstream for upstream in self.upstreams if not upstream.leaving]
+
+    # --- which there are -------------------------------------------------------------------------
+
+    def replace(self, urls: Sequence[str]) -> None:
+        """Have exactly these from now on; within the event loop.
+
+        One that stays keeps its name, breaker, checks and samples, and whether it is drained. A new
+        one takes samples at once. One that is no longer among them takes none; what is there
+        finishes, and with its last sample it is forgotten, unless its URL comes back before.
+        """
+        wanted = tuple(dict.fromkeys(urls))  # as `_have` takes them
+        present = tuple(upstream.url for upstream in self._present)
+        if wanted == present:
+            return
+        self._have(wanted)
+        log.warning("upstreams now: %s", ", ".join(u.name for u in self._present) or self.without)
+        self._tell_moved()
+        if not set(wanted) <= set(present):
+            self._recovered()
+
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        """Other limits for all, and other upstreams where it is the settings that name them."""
+        self.affinity = Affinity(settings).of
+        self._failures, self._probes = settings.breaker_failures, settings.breaker_probes
+        for upstream in self.upstreams:
+            upstream.breaker.reconfigure(self._failures, self._probes)
+        if not settings.source:
+            self.replace(settings.urls)
+        self._look()
+        self._recovered()
+
+    def is_without(self, why: str) -> None:
+        """Why there are none, for as long as there are none."""
+        self.without = why
+        if not self.upstreams:
+            self._look()
+
+    def _have(self, urls: Sequence[str]) -> None:
+        known = {upstream.url: upstream for upstream in self.upstreams}
+        taken = {upstream.name for upstream in self.upstreams}
+        upstreams = []
+        for url in dict.fromkeys(urls):
+            upstream = known.pop(url, None)
+            if upstream is None:
+                name = name_of(url, taken)
+                taken.add(name)
+                upstream = Upstream(url, name, Breaker(self._failures, self._probes))
+            upstream.leaving = False
+            upstreams.append(upstream)
+        for upstream in known.values():
+            upstream.leaving = True
+        self.upstreams = (*upstreams, *(one for one in known.values() if one.in_flight))
+        self._look()
+
+    def _forget_left(self) -> None:
+        """Those that leave and have no samples any more."""
+        stay = tuple(one for one in self.upstreams if one.in_flight or not one.leaving)
+        if len(stay) != len(self.upstreams):
+            self.upstreams = stay
+            self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        present = tuple(upstream.url for upstream in self._present)
+        for told in self.moved:
+            told(present, tuple(upstream.url for upstream in self.upstreams))
 
     # --- choice ----------------------------------------------------------------------------------
 
@@ -110,9 +185,11 @@ class Fleet:
         now."""
         if isinstance(error, Unavailable) and error.ours:
             return False
-        if not _counts(error):
+        if not speaks_against(error):
             self.answered(upstream, turn, now)
             return False
+        if self.doubted is not None and isinstance(error, Unavailable):
+            self.doubted(upstream.url)
         current = turn == upstream.breaker.turn
         if upstream.breaker.failed(turn, now, error.retry_after_s, upstream.in_flight):
             log.warning("%s is not given samples for a while: %s", upstream.name, error)
@@ -134,32 +211,26 @@ class Fleet:
 
         is_sent: whether a request is on a connection; one that still connects proves nothing.
         """
+        leave = False
         for upstream in self.upstreams:
             upstream.tick(now)
+            leave = leave or upstream.leaving
             breaker = upstream.breaker
             if breaker.tick(now):
                 self._look()
-            elif breaker.state == HALF_OPEN and self._survived(upstream, now, is_sent):
+            elif breaker.state == HALF_OPEN and upstream.survived(now, SURVIVED_S, is_sent):
                 breaker.close(now)
                 self._closed(upstream)
-
-    def _survived(
-        self, upstream: Upstream, now: float, is_sent: Callable[[Exchange], bool]
-    ) -> bool:
-        for exchange, since in upstream.probing.items():
-            if not is_sent(exchange):  # it connects, for the first time or anew
-                upstream.probing[exchange] = None
-            elif since is None:
-                upstream.probing[exchange] = now
-            elif now - since >= SURVIVED_S:
-                return True
-        return False
+        if leave:
+            self._forget_left()
 
     def checked(self, upstream: Upstream, alive: bool, now: float) -> None:
         """The outcome of a health check."""
         if alive:
             upstream.heard_at = now
-        if not upstream.checked(alive):
+        elif self.doubted is not None:
+            self.doubted(upstream.url)
+        if not upstream.checked(alive) or upstream not in self.upstreams:
             return
         if upstream.up:
             upstream.breaker.hurry()
@@ -186,46 +257,32 @@ class Fleet:
         Raises:
             NotFound: no upstream is configured with this URL.
         """
-        for upstream in self.upstreams:
+        for upstream in self._present:
             if url in (upstream.name, upstream.url) or upstream.url.rstrip("/") == url.rstrip("/"):
                 upstream.draining = draining
                 self._look()
                 if not draining:
                     self._recovered()
                 return
-        known = ", ".join(upstream.name for upstream in self.upstreams) or "none"
+        known = ", ".join(upstream.name for upstream in self._present) or "none"
         raise NotFound(f"no upstream has this URL; configured are {known}")
 
     def add_to(self, metrics: Metrics) -> None:
-        def each(read: Callable[[Upstream], float]) -> Callable[[], Labelled]:
-            return lambda: [(upstream.name, read(upstream)) for upstream in self.upstreams]
-
-        name = "upstream"
-        for metric, kind, text, read in (
-            ("upstream_inflight", "gauge", "Samples there.", each(lambda u: u.in_flight)),
-            ("upstream_up", "gauge", "1: health checks pass.", each(lambda u: int(u.up))),
-            ("upstream_draining", "gauge", "1: it is drained.", each(lambda u: int(u.draining))),
-            (
-                "breaker_state",
-                "gauge",
-                "0 closed, 1 half open, 2 open.",
-                each(lambda u: u.breaker.state),
-            ),
-            (
-                "breaker_opened_total",
-                "counter",
-                "Times that a breaker opened.",
-                each(lambda u: u.breaker.opened),
-            ),
-        ):
-            metrics.labelled(metric, kind, text, name, read)
+        figures.add_to(metrics, lambda: self.upstreams)
+        metrics.gauge(
+            "upstreams_available",
+            "Upstreams that a sample may go to now; at 0 new samples are refused.",
+            lambda: len(self.available),
+        )
 
     def _look(self) -> None:
         """See which of them are available; all of them are looked at, and there are few."""
         self.available = [
             upstream
             for upstream in self.upstreams
-            if upstream.up and not upstream.draining and upstream.breaker.has_room
+            if upstream.up
+            and not (upstream.draining or upstream.leaving)
+            and upstream.breaker.has_room
         ]
         if self.available:
             self._admission.clear(SOURCE)
@@ -236,11 +293,3 @@ class Fleet:
 def _refusal(_: str) -> Overloaded:
     """Without the upstreams' names, which are for operators: the SDK repeats the submit."""
     return Overloaded(f"{NOT_AVAILABLE}; try again")
-
-
-def _counts(error: UpstreamError) -> bool:
-    """Whether an error speaks against the upstream. A 4xx proves that it lives; an abort is the
-    engine's answer to one sample."""
-    if isinstance(error, Aborted):
-        return False
-    return isinstance(error, (Unavailable, EngineFault, Interrupted))

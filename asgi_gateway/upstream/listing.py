@@ -45,6 +45,7 @@ class Listing:
         self._rounds = 0
         self._asked_at: float | None = None
         self._ended = 0
+        self._moved = False
 
     def __repr__(self) -> str:
         return f"<Listing {len(self.served)} served, round {self._ended}>"
@@ -63,8 +64,19 @@ class Listing:
         if not self._asked_just_now:
             self._ask()
 
+    def move(self, urls: tuple[str, ...]) -> None:
+        """The upstreams are these from now on, and are asked now.
+
+        What the others listed stands until one of these has answered: their samplers go on.
+        """
+        self._urls = urls
+        self._moved = self._refreshing is not None
+        if urls:
+            self._ask()
+
     async def close(self) -> None:
         """Stop asking; whoever waits for an answer goes on with what is known."""
+        self._moved = False
         ending: list[asyncio.Task[Any]] = [*self._late.values()]
         if self._refreshing is not None:
             ending.append(self._refreshing)
@@ -84,8 +96,11 @@ class Listing:
         asked_at = self._asked_at
         return asked_at is not None and self._clock.now() - asked_at < MIN_REFRESH_S
 
-    def _refreshed(self, _: object) -> None:
+    def _refreshed(self, task: "asyncio.Task[None]") -> None:
         self._refreshing = None
+        if self._moved and self._urls and not task.cancelled():
+            self._ask()
+        self._moved = False
 
     async def _ask_all(self) -> None:
         """One round: it ends when all it asked have answered, or a moment after some have: one that
@@ -131,7 +146,7 @@ class Listing:
         elif isinstance(error, Unavailable):
             log.warning("no model list: %s", error)
         else:
-            raise error
+            task.result()
 
     def _came_late(self, url: str, task: "asyncio.Task[list[ServedModel]]") -> None:
         del self._late[url]
@@ -141,6 +156,8 @@ class Listing:
             self._changed()
 
     def _tell(self) -> None:
+        if not self._lists.keys().isdisjoint(self._urls):
+            self._lists = {url: self._lists[url] for url in self._urls if url in self._lists}
         self.served = {model.id: model for listed in self._lists.values() for model in listed}
         now = self._clock.wall_time()
         self.since = {name: self.since.get(name, now) for name in self.served}

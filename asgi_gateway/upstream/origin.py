@@ -2,6 +2,7 @@
 
 import base64
 import ssl
+from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 
@@ -30,8 +31,14 @@ class Origin:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def head(self, request_id: str, affinity: str | None, size: int) -> bytes:
-        """Request line and headers of a POST of `size` bytes.
+    def head(
+        self,
+        request_id: str,
+        affinity: str | None,
+        size: int,
+        more: Sequence[tuple[str, str]] = (),
+    ) -> bytes:
+        """Request line and headers of a POST of `size` bytes; `more` headers are valid ones.
 
         Raises:
             ValueError: an id with characters that no header may hold.
@@ -41,5 +48,7 @@ class Origin:
             if not affinity.isprintable():
                 raise ValueError("a sampling session id holds control characters")
             named = f"{request_id}\r\nX-Session-ID: {affinity}"
+        if more:
+            named += "".join([f"\r\n{name}: {value}" for name, value in more])
         head = f"{self._head}\r\nX-Request-Id: {named}\r\nContent-Length: {size}\r\n\r\n"
         return head.encode("ascii")

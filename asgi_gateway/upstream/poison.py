@@ -25,7 +25,7 @@ class _Episode(msgspec.Struct):
 class PoisonGuard:
     def __init__(self, after: int) -> None:
         """after: episodes in a row without a success of that body; 0 switches the guard off."""
-        self._after = after
+        self.after = after
         self._episodes: dict[str, _Episode] = {}
         self._answered: dict[str, set[bytes]] = {}
         self._suspects: OrderedDict[bytes, int] = OrderedDict()
@@ -35,7 +35,7 @@ class PoisonGuard:
 
     def lost(self, digest: bytes, upstream: str, now: float) -> bool:
         """A sample was lost after it was sent; returns whether its body is held to be poison."""
-        if not self._after:
+        if not self.after:
             return False
         episode = self._episodes.get(upstream)
         if episode is None or now - episode.began_at > EPISODE_S:
@@ -47,7 +47,7 @@ class PoisonGuard:
             self._suspects[digest] = self._suspects.pop(digest, 0) + 1
             while len(self._suspects) > MAX_SUSPECTS:
                 self._suspects.popitem(last=False)
-        return self._suspects.get(digest, 0) >= self._after
+        return self._suspects.get(digest, 0) >= self.after
 
     def succeeded(self, digest: bytes, upstream: str) -> None:
         """An answer came: the body is innocent, and the upstream is known to work."""

@@ -7,6 +7,7 @@ proxies from the environment, nothing decompressed.
 
 import asyncio
 import functools
+from collections.abc import Collection, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -33,13 +34,10 @@ class Pool:
         self._connect_timeout_s = settings.connect_timeout_s
         self._read_timeout_s = settings.read_timeout_s
         self._keepalive_s = settings.keepalive_s
-        self._max_connections = settings.max_connections
         self._sweep_s = min(_SWEEP_S, settings.read_timeout_s / 4, (settings.keepalive_s or 1) / 4)
-        self._origins = {url: Origin(url) for url in settings.urls if urlsplit(url).hostname}
+        self._origins: dict[str, Origin] = {}
         # The connection used last is taken first, so the longest idle stand in front.
-        self._idle: dict[Origin, dict[Connection, None]] = {
-            origin: {} for origin in self._origins.values()
-        }
+        self._idle: dict[Origin, dict[Connection, None]] = {}
         # Those with a request on them, roughly the longest silent first.
         self._busy: dict[Connection, None] = {}
         self._connects: set[asyncio.Task[None]] = set()
@@ -47,6 +45,8 @@ class Pool:
         self._closed = True
         self.large = LargeBodies()
         self.sweeps = 0
+        self.reconfigure(settings)
+        self.serve(settings.urls)
 
     def __repr__(self) -> str:
         idle = sum(map(len, self._idle.values()))
@@ -78,6 +78,7 @@ class Pool:
         request_id: str,
         affinity: str | None,
         fresh: bool = False,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         origin = self._origins.get(url)
         if origin is None:
@@ -85,7 +86,7 @@ class Pool:
                 exchange.failed, Unavailable(f"the upstream {shown_url(url)!r} names no host")
             )
             return
-        head = origin.head(request_id, affinity, len(body))
+        head = origin.head(request_id, affinity, len(body), more)
         connection = None if fresh else self._reusable(origin)
         if connection is not None:
             self._start(connection, exchange, head, body)
@@ -117,18 +118,33 @@ class Pool:
     def forget_addresses(self) -> None:
         self._addresses.forget()
 
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        self._max_connections = settings.max_connections
+
+    def serve(self, urls: Collection[str]) -> None:
+        for url in urls:
+            if url not in self._origins and urlsplit(url).hostname:
+                origin = self._origins[url] = Origin(url)
+                self._idle[origin] = {}
+        for url in [url for url in self._origins if url not in urls]:
+            for connection in self._idle.pop(self._origins.pop(url)):
+                connection.drop()
+
     # --- from the connections ---------------------------------------------------------------------
 
     def released(self, connection: Connection, *, reusable: bool) -> None:
         self._busy.pop(connection, None)
         if reusable and not self._closed:
-            if connection.retired:
+            idle = self._idle.get(connection.origin)
+            if connection.retired or idle is None:
                 connection.drop()
             else:
-                self._idle[connection.origin][connection] = None
+                idle[connection] = None
 
     def lost(self, connection: Connection) -> None:
-        self._idle[connection.origin].pop(connection, None)
+        idle = self._idle.get(connection.origin)
+        if idle is not None:
+            idle.pop(connection, None)
 
     def _gone(self, host: str, port: int, addresses: frozenset[str]) -> None:
         """A name has lost addresses: their connections end, once they are idle."""
@@ -203,7 +219,10 @@ class Pool:
                 failure = error
             else:
                 return connection
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # else it and this frame hold each other
 
     def _sweep(self) -> None:
         """Close what has been idle too long; end the requests of upstreams that fell silent."""

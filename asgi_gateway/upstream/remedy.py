@@ -44,6 +44,11 @@ class Remedies:
         self._settings = settings
         self._poison = PoisonGuard(settings.poison_after)
 
+    def reconfigure(self, settings: UpstreamSettings) -> None:
+        """For what goes wrong from now on."""
+        self._settings = settings
+        self._poison.after = settings.poison_after
+
     def succeeded(self, record: Record, url: str) -> None:
         self._poison.succeeded(record.digest, url)
 

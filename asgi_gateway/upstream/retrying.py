@@ -26,10 +26,10 @@ class RetryBudget:
     samples that failed in an outage is work like any other.
     """
 
-    __slots__ = ("_credit", "_failed_at", "_share", "answered", "sent")
+    __slots__ = ("_credit", "_failed_at", "answered", "sent", "share")
 
     def __init__(self, share: float) -> None:
-        self._share = share
+        self.share = share
         self._credit = 0
         self._failed_at = float("-inf")
         # Whoever sends counts what is sent for the first time as the first of the two.
@@ -51,7 +51,7 @@ class RetryBudget:
         if self._credit:
             return True
         first, again = self.sent.recent(now)
-        return again < FLOOR + int(self._share * first)
+        return again < FLOOR + int(self.share * first)
 
     def failed(self, now: float) -> None:
         """An upstream has failed a sample: nobody is let go."""
@@ -72,13 +72,14 @@ class Repeats:
     """QUEUED records that were upstream before: `ready` are those whose time has come, in order."""
 
     def __init__(self, grace_s: float) -> None:
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self.ready: deque[Record] = deque()
         # Not before, order, record, not before that even if its upstream is back.
         self._later: list[tuple[float, int, Record, float]] = []
         self._order = itertools.count()
-        # One for each record and reason to wait, in the order of their ends: its end, the record's
-        # id, its attempts so far. No record, or this would keep results that nobody holds any more.
+        # One for each record and reason to wait, in the order of their times: when the wait began,
+        # the record's id, its attempts so far. No record, or this would keep results that nobody
+        # holds any more.
         self._graces: deque[tuple[float, str, int]] = deque()
 
     def __repr__(self) -> str:
@@ -94,7 +95,7 @@ class Repeats:
         earliest: not before that even if its upstream works again; the upstream's own wish.
         """
         if record.unavailable_count <= 1:  # after that its grace time has begun already
-            self._graces.append((now + self._grace_s, record.request_id, record.attempts))
+            self._graces.append((now, record.request_id, record.attempts))
         if not_before <= now:
             self.ready.append(record)
         else:
@@ -116,7 +117,7 @@ class Repeats:
 
     def expired(self, now: float) -> Iterator[tuple[str, int]]:
         """Id and attempts then of those whose grace time has ended, and which may still wait."""
-        while self._graces and self._graces[0][0] <= now:
+        while self._graces and self._graces[0][0] + self.grace_s <= now:
             _, request_id, attempts = self._graces.popleft()
             yield request_id, attempts
 
@@ -125,7 +126,7 @@ class Repeats:
         if record.state is not QUEUED:
             return False
         since = record.unavailable_since
-        return record.attempts == attempts or (since is not None and since + self._grace_s <= now)
+        return record.attempts == attempts or (since is not None and since + self.grace_s <= now)
 
     def drop_settled(self) -> None:
         queued = [record for record in self.ready if record.state is QUEUED]

@@ -1,16 +1,24 @@
 """How one upstream stands: its breaker, its health checks, its samples, and what it is called."""
 
+import itertools
+from collections.abc import Callable, Collection
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
+from asgi_gateway.metrics import Counts
 from asgi_gateway.upstream.breaker import Breaker
 from asgi_gateway.upstream.exchange import Exchange
 
 # Health checks in a row.
 EJECT_AFTER: Final = 3
 BACK_AFTER: Final = 2
+# What came of requests; but for the first three it is the `code` of the error.
+CODES: Final = (
+    *("ok", "cancelled", "bug", "unavailable", "interrupted", "aborted", "engine_fault"),
+    *("rejected", "unreadable", "missing_logprobs"),
+)
 _STATES: Final = ("closed", "half open", "open")
 
 
@@ -27,7 +35,7 @@ class UpstreamState(msgspec.Struct, frozen=True):
 
 class Upstream:
     """What is known of one upstream; in_flight: samples that are there. heard_at: the tick that saw
-    its last answer or health check, or found nothing under way."""
+    its last answer or health check, or found nothing under way. requests: by what came of them."""
 
     __slots__ = (
         "_answers_checked",
@@ -38,8 +46,10 @@ class Upstream:
         "draining",
         "heard_at",
         "in_flight",
+        "leaving",
         "name",
         "probing",
+        "requests",
         "up",
         "url",
     )
@@ -49,7 +59,10 @@ class Upstream:
         self.name = name
         self.breaker = breaker
         self.in_flight = 0
+        self.requests = Counts(*CODES)
         self.draining = False
+        # It is configured no more, and stays until its last sample is over.
+        self.leaving = False
         self.up = True
         self.heard_at: float | None = None
         # Samples that decide whether the breaker closes, and since when they are at the upstream.
@@ -64,11 +77,14 @@ class Upstream:
     @property
     def state(self) -> UpstreamState:
         breaker = _STATES[self.breaker.state]
-        return UpstreamState(self.name, breaker, self.up, self.draining, self.in_flight)
+        draining = self.draining or self.leaving
+        return UpstreamState(self.name, breaker, self.up, draining, self.in_flight)
 
     @property
     def why_not(self) -> str:
         """Why it takes no samples."""
+        if self.leaving:
+            return "is configured no more; it finishes what it has"
         if self.draining:
             return "is draining"
         if not self.up:
@@ -84,6 +100,17 @@ class Upstream:
     def silent_s(self, now: float) -> float:
         """How long nothing has come though samples are there."""
         return now - self.heard_at if self.in_flight and self.heard_at is not None else 0.0
+
+    def survived(self, now: float, for_s: float, is_sent: Callable[[Exchange], bool]) -> bool:
+        """Whether one of those that decide has been there for so long."""
+        for exchange, since in self.probing.items():
+            if not is_sent(exchange):  # it connects, for the first time or anew
+                self.probing[exchange] = None
+            elif since is None:
+                self.probing[exchange] = now
+            elif now - since >= for_s:
+                return True
+        return False
 
     def checked(self, alive: bool) -> bool:
         """Take in a health check; returns whether `up` changed.
@@ -104,14 +131,11 @@ class Upstream:
         return change
 
 
-def names(urls: tuple[str, ...]) -> list[str]:
-    """What each is called in metrics and texts: host and port, without user, password and path;
-    those that share them are numbered."""
-    found: list[str] = []
-    for url in urls:
-        parts = urlsplit(url)
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        name = f"{host or 'no-host'}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-        same = sum(other == name or other.startswith(f"{name}#") for other in found)
-        found.append(f"{name}#{same + 1}" if same else name)
-    return found
+def name_of(url: str, taken: Collection[str]) -> str:
+    """What an upstream is called in metrics and texts: host and port, without user, password and
+    path; with a number behind where others have the same."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    name = f"{host or 'no-host'}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+    numbered = (f"{name}#{number}" for number in itertools.count(2))
+    return name if name not in taken else next(one for one in numbered if one not in taken)

@@ -17,7 +17,14 @@ from typing import Final
 
 import msgspec
 
-from asgi_gateway.errors import EngineFault, Interrupted, Rejected, Unavailable, UpstreamError
+from asgi_gateway.errors import (
+    Aborted,
+    EngineFault,
+    Interrupted,
+    Rejected,
+    Unavailable,
+    UpstreamError,
+)
 
 MAX_TEXT_CHARACTERS: Final = 1000
 _UNAVAILABLE: Final = frozenset({408, 429, 503})
@@ -81,3 +88,11 @@ def _seconds(retry_after: str | None) -> float | None:
     except ValueError:
         return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def speaks_against(error: UpstreamError) -> bool:
+    """Whether an error speaks against the upstream. A 4xx proves that it lives; an abort is the
+    engine's answer to one sample."""
+    if isinstance(error, Aborted):
+        return False
+    return isinstance(error, (Unavailable, EngineFault, Interrupted))

@@ -51,7 +51,7 @@ async def test_max_in_flight(upstream: FakeUpstream, tmp_path: Path) -> None:
         for request_id in ids[1:]:
             assert (await alice.poll(request_id).response()).status == 200
         await alice.accepted(4)
-        assert gateway.gateway.gateway._metrics.refusals["429"] == 3
+        assert gateway.gateway.gateway._metrics.refusals["key_in_flight"] == 3
 
 
 async def test_a_change_of_the_limit_counts_at_once(upstream: FakeUpstream, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from loadgen import answers
 from loadgen.faults import Fault, fault_prompt_id
+from tests.support.collector import Collector
 from tests.support.keyed import API, entries, hashed, sample, secret_of
 from tests.support.processes import Served, environment, process, serve, stand_in
 
@@ -86,7 +87,7 @@ async def test_sighup_without_a_keys_file_changes_nothing() -> None:
     with serve("http://127.0.0.1:9", access__keys=f"alice={hashed('x')}") as served:
         served.process.signal(signal.SIGHUP)
         await asyncio.to_thread(
-            served.process.wait_for, lambda: "nothing to reload" in served.process.stderr, "word"
+            served.process.wait_for, lambda: "they are the same" in served.process.stderr, "word"
         )
         assert (await Client(served.url, []).ask("GET", f"{API}/healthz"))[0] == 200
         served.process.terminate()
@@ -132,24 +133,34 @@ MARKER = [101_237, 101_239]
 MARKER_TEXT = "canary-text-canary"
 
 
-async def test_no_output_has_a_secret_or_a_prompt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_no_output_has_a_secret_or_a_prompt(tmp_path: Path, log_format: str) -> None:
     """Everything that the gateway answers, logs, counts or keeps, for all kinds of requests."""
     file, log, state = tmp_path / "keys.toml", tmp_path / "samples.jsonl", tmp_path / "state"
+    requests = tmp_path / "access.jsonl"
     file.write_text(
         entries({n: {"sha256": hashed(SECRETS[n]), "max_in_flight": 50} for n in ("a", "b")})
         + entries({"probe": {"scopes": ["metrics"]}})
     )
     heard: list[str] = []
     dead = f"http://user:{PASSWORD}@127.0.0.1:9"
-    with stand_in("--faults") as up:
+    with stand_in("--faults") as up, Collector().running() as collector:
         upstream = up.replace("http://", f"http://user:{PASSWORD}@")
         environ: dict[str, object] = {
             "access__keys_file": file,
             "log__samples": log,
+            "log__access": requests,
+            "log__access_share": 1.0,
+            "log__format": log_format,
+            "log__level": "debug",
+            "tracing__otlp": True,
+            "tracing__endpoint": collector.url.replace("http://", f"http://user:{PASSWORD}@"),
+            "tracing__share": 1.0,
             "state__dir": state,
             "id_key": "canaryidkeycanary",
         }
-        with at_debug(upstream, dead, environ) as served:
+        # Both ways: a logging of the program's own, and that of `serve`.
+        with at_debug(upstream, dead, environ, own=log_format == "text") as served:
             await drive(Client(served.url, heard), file)
             served.process.terminate()
             await asyncio.to_thread(served.process.wait)
@@ -168,6 +179,12 @@ async def test_no_output_has_a_secret_or_a_prompt(tmp_path: Path) -> None:
     assert lines.count("\n") >= 5
     assert lines.count('"caller":"a"') == lines.count("\n")
     heard.append(lines)
+    asked_for = requests.read_text()
+    assert asked_for.count("\n") >= 20
+    assert "/nowhere" in asked_for
+    heard.append(asked_for)
+    assert len([one for one in collector.spans() if one["kind"] == 2]) >= 5
+    heard += [body.decode("latin-1") for body in collector.bodies]
     heard += [
         path.read_bytes().decode("latin-1")
         for path in state.rglob("*")
@@ -182,8 +199,11 @@ async def test_no_output_has_a_secret_or_a_prompt(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def at_debug(first: str, second: str, settings: dict[str, object]) -> Iterator[Served]:
-    command = [sys.executable, "-c", AT_DEBUG, "serve", "--port", "0"]
+def at_debug(
+    first: str, second: str, settings: dict[str, object], *, own: bool
+) -> Iterator[Served]:
+    program = ["-c", AT_DEBUG] if own else ["-m", "asgi_gateway"]
+    command = [sys.executable, *program, "serve", "--port", "0"]
     command += ["--upstream", first, "--upstream", second]
     with process(command, {**environment(**settings), "PYTHONASYNCIODEBUG": "1"}) as started:
         line = started.first_line()
@@ -224,6 +244,11 @@ async def drive(client: Client, file: Path) -> None:
     await client.ask("GET", f"{API}/sessions?api_key={SECRETS['wrong']}")
     await client.ask("GET", f"/nowhere?key={SECRETS['a']}", None, key)
     await client.ask("GET", "/metrics", None, key)
+    # Where no secret belongs, and where somebody will write one all the same.
+    # Whoever sent it may hear it again, so these answers are not looked at.
+    itself = Client(client.url, [])
+    await itself.ask("GET", f"{API}/samplers/{SECRETS['a']}", None, key)
+    await itself.ask("GET", f"/{SECRETS['wrong']}/{SECRETS['a']}", None, key)
     other = {"request_id": promise["request_id"]}
     await client.ask("POST", f"{API}/retrieve_future", other, SECRETS["b"])
     # A secret where its digest should be.

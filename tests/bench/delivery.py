@@ -1,4 +1,5 @@
-"""The second delivery of a result, against a bare answer of its size to the same request."""
+"""The second delivery of a result, against a bare answer of its size to the same request; and what
+a bare request costs in `serve`, against the same in uvicorn as it comes."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -26,7 +27,10 @@ SIZES: Final = (
     _Size(Figure("redeliver-16", "second delivery, 16 tokens", "us", 1.2), 16, 64, 10_000, 4_000),
     _Size(Figure("redeliver-1mb", "second delivery, 1 MB", "us", 1.2), 125_000, 4, 1_000, 300),
 )
-FIGURES: Final = tuple(size.figure for size in SIZES)
+SERVER: Final = Figure("server", "a bare request in serve, against uvicorn", "us")
+SERVER_CONNECTIONS: Final = 512
+SERVER_ANSWER_BYTES: Final = 200
+FIGURES: Final = (*(size.figure for size in SIZES), SERVER)
 
 
 def measure(bench: Bench, wanted: frozenset[str]) -> Iterator[Row]:
@@ -35,6 +39,32 @@ def measure(bench: Bench, wanted: frozenset[str]) -> Iterator[Row]:
             if size.figure.name in wanted:
                 with bench.gateway(upstream) as gateway:
                     yield _row(bench, size, upstream, gateway)
+        if SERVER.name in wanted:
+            yield _server(bench, upstream)
+
+
+def _server(bench: Bench, upstream: Server) -> Row:
+    answers = {FETCH.decode(): SERVER_ANSWER_BYTES}
+    asked = post(FETCH, poll_body("0" * 32, metadata=False), PROTOBUF)
+    requests: list[tuple[bytes, int | None]] = [(asked, SERVER_ANSWER_BYTES)]
+    count = SIZES[0].quick_fetches if bench.quick else SIZES[0].fetches
+    pairs: list[Run] = []
+    with (
+        bench.bare(upstream, answers) as stock,
+        bench.bare(upstream, answers, "serve") as ours,
+    ):
+
+        def asking(server: Server) -> Spec:
+            connections = SERVER_CONNECTIONS
+            return Spec(kind="fixed", port=server.port, in_flight=connections, requests=requests)
+
+        with bench.driver(asking(stock)) as one, bench.driver(asking(ours)) as other:
+            for index in range(bench.runs + 1):
+                least, value = _us_a_request(stock, one, count), _us_a_request(ours, other, count)
+                if index:  # the first warms up
+                    pairs.append((least, value))
+    note = f"an empty application, {SERVER_CONNECTIONS} connections"
+    return SERVER.paired(pairs, note)
 
 
 def _row(bench: Bench, size: _Size, upstream: Server, gateway: Server) -> Row:

@@ -42,7 +42,6 @@ LOAD: Final = 1.25
 RUNS_OF_LINE: Final = 2.5
 RUNS_OF_CONNECTIONS: Final = 8
 LOG_PAIRS: Final = 5
-LOG_SETTING: Final = "log.samples"
 JOURNAL: Final = "state.dir"
 
 PER_SAMPLE: Final = {
@@ -52,9 +51,13 @@ PER_SAMPLE: Final = {
 FLAT: Final = Figure("sample-flat", "dearest in-flight count over cheapest", "us", 1.2)
 BATCHED: Final = Figure("batched", "CPU a sample, batched polls", "us", 1.3)
 BATCHED_JOURNAL: Final = Figure("batched-journal", "CPU a sample, batched, journal on", "us", 1.5)
-ACCESS_LOG: Final = Figure("access-log", "CPU a sample, log on against off", "us", 1.03)
+# On against off, and what is set to a file for it.
+LOGS: Final = {
+    "log.samples": Figure("log-samples", "CPU a sample, log of samples on against off", "us", 1.03),
+    "log.access": Figure("access-log", "CPU a sample, log of requests on against off", "us", 1.03),
+}
 
-FIGURES: Final = (*PER_SAMPLE.values(), FLAT, BATCHED, BATCHED_JOURNAL, ACCESS_LOG)
+FIGURES: Final = (*PER_SAMPLE.values(), FLAT, BATCHED, BATCHED_JOURNAL, *LOGS.values())
 NOT_IN_QUICK: Final = frozenset(PER_SAMPLE[n].name for n in LEVELS if n not in QUICK_LEVELS)
 
 
@@ -146,8 +149,9 @@ def measure(bench: Bench, wanted: frozenset[str]) -> Iterator[Row]:
             with tempfile.TemporaryDirectory(prefix="bench-state-") as folder:
                 journaled = load._replace(settings={JOURNAL: folder})
                 yield _against_floor(bench, BATCHED_JOURNAL, journaled)
-    if ACCESS_LOG.name in wanted:
-        yield _access_log(bench, Load("sample", LOG_LEVEL, delay_of(LOG_LEVEL)))
+    for setting, figure in LOGS.items():
+        if figure.name in wanted:
+            yield _log(bench, Load("sample", LOG_LEVEL, delay_of(LOG_LEVEL)), setting, figure)
 
 
 def samples_of(bench: Bench, in_flight: int) -> int:
@@ -207,15 +211,15 @@ def _note(load: Load, seen: list[Seen]) -> str:
     return note
 
 
-def _access_log(bench: Bench, load: Load) -> Row:
-    """Two gateways in turn, one with the log of samples, one without."""
-    if LOG_SETTING not in dict(leaves(Settings)):
-        return ACCESS_LOG.missing(f"there is no setting {LOG_SETTING}")
+def _log(bench: Bench, load: Load, setting: str, figure: Figure) -> Row:
+    """Two gateways in turn, one with a log, one without."""
+    if setting not in dict(leaves(Settings)):
+        return figure.missing(f"there is no setting {setting}")
     samples = samples_of(bench, load.in_flight)
     pairs: list[Run] = []
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-log-"))
-        logging = load._replace(settings={LOG_SETTING: f"{folder}/samples.log"})
+        logging = load._replace(settings={setting: f"{folder}/lines.log"})
         off = stack.enter_context(loaded(bench, load))
         on = stack.enter_context(loaded(bench, logging))
         off.run(samples)
@@ -223,4 +227,4 @@ def _access_log(bench: Bench, load: Load) -> Row:
         for _ in range(max(bench.runs, LOG_PAIRS)):
             quiet = off.run(samples).us_a_sample
             pairs.append((quiet, on.run(samples).us_a_sample))
-    return ACCESS_LOG.paired(pairs, f"{load.in_flight:,} in flight")
+    return figure.paired(pairs, f"{load.in_flight:,} in flight")

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Literal
 
 import msgspec
 
@@ -150,10 +150,15 @@ class Bench:
             yield server
 
     @contextlib.contextmanager
-    def bare(self, upstream: Server, answers: Mapping[str, int]) -> Iterator[Server]:
-        """The same process around an empty application; answers: path -> bytes of its answer."""
+    def bare(
+        self,
+        upstream: Server,
+        answers: Mapping[str, int],
+        kind: Literal["uvicorn", "serve"] = "uvicorn",
+    ) -> Iterator[Server]:
+        """A server around an empty application; answers: path -> bytes of its answer."""
         sizes = msgspec.json.encode(answers).decode()
-        command = ["tests.bench.bare", url(upstream), sizes]
+        command = ["tests.bench.bare", kind, url(upstream), sizes]
         with self._serving(
             command, self.server_core, environment({**STOPS_AT_ONCE, "state.dir": ""})
         ) as server:

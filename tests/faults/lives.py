@@ -117,7 +117,7 @@ async def stalled(size: Size) -> Found:
             result = await running.result()
         found = judged(result, asked([vllm]))
         found.injected, found.recovery_s = 1, recovery_s
-        lag_s = (await remote.metrics())["loop_lag_seconds_max"]
+        lag_s = (await remote.metrics())["event_loop_lag_seconds_max"]
         found.figures["longest lag, s"] = round(lag_s, 2)
         found.needs(lag_s > 1.0, f"a stall of {STALL_S:g} s shows as {lag_s:.2f} s in the metrics")
         found.needs(

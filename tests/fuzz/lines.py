@@ -60,18 +60,18 @@ class Lines(Target):
         for line in self._logged.lines:
             assert is_one_line(line), f"a line that is none: {line!r}"
             assert len(line) < MAX_LINE
-        log = service.driven.gateway._samplelog
+        log = service.driven.gateway._outputs.samples
         assert isinstance(log, SampleLog)
         record = self._record
         if record.state > State.RUNNING:  # else it is tried again
             assert len(self._logged.lines) == 1
-            if log._queue:
-                written = msgspec.json.encode(log._queue[-1])
+            if log.writer.queue:
+                written = msgspec.json.encode(log.writer.queue[-1])
                 assert is_one_line(written.decode())
                 assert len(written) < MAX_LINE
         name = record.state.name.lower()
         service.run(self._forget())
-        log._queue.clear()
+        log.writer.queue.clear()
         return name
 
     async def _sample(self, status: int, body: bytes) -> None:

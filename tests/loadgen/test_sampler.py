@@ -97,8 +97,8 @@ def test_the_text_format_is_read() -> None:
 
 METRICS = """
 asgi_gateway_samples_inflight {flying}
-asgi_gateway_loop_lag_seconds 0.00{flying}
-asgi_gateway_loop_lag_seconds_max 0.{done}
+asgi_gateway_event_loop_lag_seconds 0.00{flying}
+asgi_gateway_event_loop_lag_seconds_max 0.{done}
 asgi_gateway_gc_pause_seconds_max 0.5
 asgi_gateway_samples_total{{outcome="ok"}} {done}
 asgi_gateway_gc_pause_seconds_count{{generation="0"}} {done}

@@ -10,34 +10,7 @@ import pytest
 
 from asgi_gateway.sources import SourceError
 from asgi_gateway.sources.engine_state import engine_state
-
-TABLE = """
-    CREATE TABLE engine_state (
-        singleton_id INTEGER NOT NULL PRIMARY KEY,
-        inference_proxy_url VARCHAR,
-        updated_at DATETIME NOT NULL
-    )
-"""
-
-
-class Engine:
-    """The writer: one row, made at the first publication."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.url = f"sqlite:///{path}"
-        self._database = sqlite3.connect(path, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute(TABLE)
-
-    def run(self, statement: str, *values: object) -> None:
-        self._database.execute(statement, values)
-
-    def publish(self, url: object) -> None:
-        self.run("INSERT OR REPLACE INTO engine_state VALUES (1, ?, datetime('now'))", url)
-
-    def close(self) -> None:
-        self._database.close()
+from tests.support.engine import Engine
 
 
 @pytest.fixture
@@ -88,6 +61,10 @@ async def test_after_the_writer_has_gone(engine: Engine) -> None:
         "http://h:1/#a",
         "http://h:99999",
         "http://[::1",
+        "http://h:0",
+        "http://h:1/a b",
+        "http://h:1/\r\nx-other: 1",
+        "http://b\u00fccher:1",
         b"http://h:1",
         7,
     ],

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any, Self
 
 import pytest
+from psycopg import conninfo
 
 from asgi_gateway.sources import SourceError
 from asgi_gateway.sources.engine_state import engine_state
@@ -56,7 +57,9 @@ def driven(monkeypatch: pytest.MonkeyPatch, answer: Any) -> Driver:
     driver = Driver(answer)
     module: Any = ModuleType("psycopg")
     module.AsyncConnection, module.Error = driver, DriverError
+    module.conninfo = conninfo
     monkeypatch.setitem(sys.modules, "psycopg", module)
+    monkeypatch.setitem(sys.modules, "psycopg.conninfo", conninfo)
     return driver
 
 
@@ -90,7 +93,7 @@ async def test_failures_are_the_sources(
 async def test_an_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = driven(monkeypatch, "never")
     with pytest.raises(SourceError, match=r"no answer within 0\.01 s"):
-        await PostgresSource(URL, "SELECT 1", answer_s=0.01).value()
+        await PostgresSource("postgresql://db", "SELECT 1", answer_s=0.01).value()
     assert driver.open == 0
 
 

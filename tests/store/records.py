@@ -76,6 +76,6 @@ def picture(store: MemoryStore, *records: Record) -> dict[str, Any]:
         "counts": list(store.counts),
         "charged_bytes": store.charged_bytes,
         "results_bytes": store.results_bytes,
-        "late_events": store.late_events,
+        "late_events": sum(store.late_events),
         "parked": store.parked,
     }

@@ -1,7 +1,7 @@
 """A whole gateway without a socket: its upstream is this object, which keeps what it was sent."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 from unittest import mock
 
@@ -30,6 +30,7 @@ class Sent(msgspec.Struct, eq=False):
     affinity: str | None
     body: bytes
     fresh: bool
+    more: dict[str, str]
     over: bool = False
 
     def answer(self, status: int, body: bytes | object, retry_after: str | None = None) -> None:
@@ -76,6 +77,8 @@ class InProcess:
 
     def forget_addresses(self) -> None: ...
 
+    def serve(self, urls: Collection[str]) -> None: ...
+
     async def health(self, url: str) -> None: ...
 
     def is_sent(self, exchange: Exchange) -> bool:
@@ -97,9 +100,10 @@ class InProcess:
         request_id: str,
         affinity: str | None,
         fresh: bool = False,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         assert url == URL
-        exchange.work = sent = Sent(exchange, request_id, affinity, body, fresh)
+        exchange.work = sent = Sent(exchange, request_id, affinity, body, fresh, dict(more))
         self.sent.append(sent)
 
     def abort(self, exchange: Exchange) -> None:

@@ -231,7 +231,7 @@ async def test_no_port_left_is_waited_for_and_fails_no_sample(
         for _ in range(10):
             await gateway.advance(0.5)
             await asyncio.sleep(0.005)
-        counted = gateway.gateway._metrics.upstream["unavailable"]
+        counted = gateway.gateway.fleet.upstreams[0].requests["unavailable"]
         assert counted >= 2
         early = poll.answered
         monkeypatch.setattr(loop, "sock_connect", real)

@@ -171,11 +171,11 @@ def test_full_answers_are_far_below_it(asked: dict[str, Any], prompt: int, token
     job = check(read(request.body, b"application/json"), limits)
     written = len(body_of(job, tape(VOCAB), EXACT, request_id="r", created=1).body)
     record = record_of(request.want, request.prompt_tokens, request.reserve_bytes)
-    cap_bytes = AnswerCap(None, 1 << 40)(record)
+    cap_bytes = AnswerCap(None, lambda: 1 << 40)(record)
     assert 2 * written < cap_bytes
     assert cap_bytes - BASE_BYTES < 40 * written, "and it is a bound"
-    assert AnswerCap(None, 2 << 20)(record) <= 2 << 20, "never above what all may hold"
-    assert AnswerCap(7, 2 << 20)(record) == 7
+    assert AnswerCap(None, lambda: 2 << 20)(record) <= 2 << 20, "never above what all may hold"
+    assert AnswerCap(7, lambda: 2 << 20)(record) == 7
 
 
 async def test_a_model_list_and_a_health_check_have_a_bound_too(upstream: FakeUpstream) -> None:

@@ -1,10 +1,12 @@
 """The waiting line: at most so many starts in one turn of the loop, and all of them in the end."""
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
 from asgi_gateway.codec import Want
+from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
@@ -91,7 +93,11 @@ class Runs:
     def heard_within(self, url: str, seconds: float) -> bool:
         return False
 
+    def reconfigure(self, settings: UpstreamSettings) -> None: ...
+
     def forget_addresses(self) -> None: ...
+
+    def serve(self, urls: Collection[str]) -> None: ...
 
     def send(self, exchange: Exchange, url: str, body: bytes, **_: object) -> None: ...
 

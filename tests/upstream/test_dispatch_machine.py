@@ -5,7 +5,7 @@ same records in the same order.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from asgi_gateway.errors import Overloaded
+from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.states import SETTLED, State
 from asgi_gateway.upstream import dispatch
@@ -49,7 +50,11 @@ class Line:
 
     async def close(self) -> None: ...
 
+    def reconfigure(self, settings: UpstreamSettings) -> None: ...
+
     def forget_addresses(self) -> None: ...
+
+    def serve(self, urls: Collection[str]) -> None: ...
 
     def is_sent(self, exchange: Exchange) -> bool:
         """All are; the line itself never asks."""

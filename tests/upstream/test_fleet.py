@@ -17,7 +17,6 @@ from asgi_gateway.errors import (
 from asgi_gateway.upstream.breaker import CLOSED, HALF_OPEN, OPEN
 from asgi_gateway.upstream.exchange import Exchange
 from asgi_gateway.upstream.fleet import Fleet
-from asgi_gateway.upstream.standing import names
 from tests.support.told import Told
 
 URLS = ("http://a:secret@h1:8001/x", "https://h2")
@@ -58,7 +57,7 @@ class Kept:
 def test_names_are_of_the_configuration_unique_and_without_secrets(
     urls: tuple[str, ...], expected: list[str]
 ) -> None:
-    assert names(urls) == expected
+    assert [upstream.name for upstream in Kept(*urls).fleet.upstreams] == expected
 
 
 @pytest.mark.parametrize(

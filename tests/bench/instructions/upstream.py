@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from asgi_gateway.admission import Admission
@@ -13,6 +13,7 @@ from asgi_gateway.ids import Ids
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.runs import Runs
+from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.store.states import State
 from asgi_gateway.upstream.connection import Connection
 from asgi_gateway.upstream.exchange import Answer, Exchange
@@ -79,7 +80,11 @@ class Upstream:
     def heard_within(self, url: str, seconds: float) -> bool:
         return False
 
+    def reconfigure(self, settings: UpstreamSettings) -> None: ...
+
     def forget_addresses(self) -> None: ...
+
+    def serve(self, urls: Collection[str]) -> None: ...
 
 
 def settle() -> Run:

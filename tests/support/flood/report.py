@@ -10,7 +10,13 @@ from tests.support.flood.probe import Seen
 
 DESCRIPTORS_CAP: Final = 20_000
 # Counters of the gateway that a flood must leave at zero.
-MUST_BE_ZERO: Final = ("bugs_total", "late_events", 'polls_total{result="abandoned"}')
+MUST_BE_ZERO: Final = (
+    "bugs_total",
+    "results_unfetched_total",
+    'late_events_total{event="succeed"}',
+    'late_events_total{event="fail"}',
+    'polls_total{result="abandoned"}',
+)
 
 
 class Phase(msgspec.Struct):
