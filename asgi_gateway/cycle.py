@@ -164,7 +164,7 @@ class Cycle(RequestResponseCycle):
         self.message_event.set()
         transport: OneWrite = self.transport  # type: ignore[assignment]
         transport.write_now(
-            STATUS_LINE[reply.status], self._rendered.of(self.default_headers), head, body
+            STATUS_LINE[reply.status], self._rendered.of(self.state.default_headers), head, body
         )
         self.on_response()
         return True
