@@ -118,7 +118,9 @@ class Fleet:
 
     def _have(self, urls: Sequence[str]) -> None:
         known = {upstream.url: upstream for upstream in self.upstreams}
-        taken = {upstream.name for upstream in self.upstreams}
+        # One that goes at once leaves its name to the next at its place, another path say: charts
+        # and alerts go on.
+        taken = {one.name for one in self.upstreams if one.in_flight or one.url in urls}
         upstreams = []
         for url in dict.fromkeys(urls):
             upstream = known.pop(url, None)

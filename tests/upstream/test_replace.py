@@ -76,6 +76,19 @@ def test_one_that_leaves_stays_until_its_last_sample_is_over() -> None:
     moves.fleet.checked(one, False, 3.0)  # a check that was under way
 
 
+def test_a_name_is_free_once_nobody_has_it() -> None:
+    moves = Moves(f"{ONE}/a")
+    for path in ("b", "c"):
+        moves.fleet.replace([f"{ONE}/{path}"])
+        assert [upstream.name for upstream in moves.fleet.upstreams] == ["h1:1"]
+    moves.fleet.upstreams[0].in_flight = 1
+    moves.fleet.replace([f"{ONE}/d"])
+    assert [upstream.name for upstream in moves.fleet.upstreams] == ["h1:1#2", "h1:1"]
+    moves.fleet.replace([f"{ONE}/d", f"{ONE}/e"])
+    names = [upstream.name for upstream in moves.fleet.upstreams]
+    assert names == ["h1:1#2", "h1:1#3", "h1:1"]
+
+
 def test_one_that_comes_back_before_it_has_left_is_the_same() -> None:
     moves = Moves(ONE)
     (one,) = moves.fleet.upstreams
