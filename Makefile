@@ -115,8 +115,12 @@ types: $(STAMP)
 protos-fresh: $(STAMP)
 	$(BIN)/python protos/generate.py --check
 
-docs-valid: $(STAMP)
+docs-valid: docs
 	$(BIN)/python docs/check.py
+
+.PHONY: docs
+docs: $(STAMP) ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 wheel: $(STAMP) ## wheel and source distribution, in dist
 	$(BIN)/python -m hatchling build -d dist
