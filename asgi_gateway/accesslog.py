@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from asgi_gateway.asgi import REPLY, Message, Reply, Scope, Send
 from asgi_gateway.clock import Clock
+from asgi_gateway.peer import telling
 from asgi_gateway.settings import LogSettings, Settings
 from asgi_gateway.textline import one_line, without_keys
 from asgi_gateway.tracing.context import TRACEPARENT, carried
@@ -45,11 +46,12 @@ class AccessLine(Line, gc=False, omit_defaults=True):
 class Heard:
     """A `send` that remembers what went through it. Calling it makes no coroutine of its own."""
 
-    __slots__ = ("_at_once", "_send", "began_at", "nbytes", "scope", "status")
+    __slots__ = ("_at_once", "_send", "_telling", "began_at", "nbytes", "scope", "status")
 
     def __init__(self, scope: Scope, send: Send, began_at: float) -> None:
         self.scope = scope
         self._send = send
+        self._telling = telling(send)
         extensions: Any = scope.get("extensions")
         self._at_once: Any = extensions.get(REPLY) if extensions else None
         if self._at_once is not None:
@@ -59,7 +61,9 @@ class Heard:
         self.nbytes = 0
 
     def __call__(self, message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.body":
+        if self._left():
+            pass  # the server drops it
+        elif message["type"] == "http.response.body":
             self.nbytes += len(message.get("body", b""))
         elif message["type"] == "http.response.start":
             self.status = message["status"]
@@ -68,9 +72,12 @@ class Heard:
     def _reply(self, reply: Reply) -> bool:
         """In the place of the server's, for answers that do not come through `send`."""
         done: bool = self._at_once(reply)
-        if done:
+        if done and not self._left():
             self.status, self.nbytes = reply.status, len(reply.body)
         return done
+
+    def _left(self) -> bool:
+        return self._telling is not None and self._telling.disconnected
 
 
 class AccessLog:

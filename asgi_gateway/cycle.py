@@ -164,7 +164,7 @@ class Cycle(RequestResponseCycle):
         self.message_event.set()
         transport: OneWrite = self.transport  # type: ignore[assignment]
         transport.write_now(
-            STATUS_LINE[reply.status], self._rendered.of(self.default_headers), head, body
+            STATUS_LINE[reply.status], self._rendered.of(self.state.default_headers), head, body
         )
         self.on_response()
         return True
@@ -175,10 +175,21 @@ class CycleProtocol(HttpToolsProtocol):
     `serve`: no limit_concurrency, no root_path, no access log, no WebSockets."""
 
     cycle: Cycle
+    # The request that is being answered; `cycle` is the last one that came.
+    running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = Flow(transport, self.loop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        running = self.running
+        # uvicorn tells the last one only: a poll before it would be held, and its answer counted.
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+        self.pipeline.clear()
+        super().connection_lost(exc)
 
     def on_headers_complete(self) -> None:
         parser, scope = self.parser, self.scope
@@ -198,6 +209,7 @@ class CycleProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((cycle, self.app))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self.running = cycle
         self.tasks.add(self.loop.create_task(cycle.run_asgi(app)))
 
     def on_body(self, body: bytes) -> None:

@@ -140,6 +140,8 @@ class GuardedProtocol(CycleProtocol):
         super().on_headers_complete()
         # Trailers of a chunked body would be added to the headers that the application reads.
         self.headers = []
+        if self._phase == _BODY:  # of the request before, which ended in this read
+            self._leave(_BETWEEN)
 
     def _check_head(self) -> None:
         try:

@@ -62,7 +62,7 @@ class Peer:
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._telling = _telling(receive)
+        self._telling = telling(receive)
         self._coroutine: Coroutine[Any, Any, Message] | None = None
         self._future: Any = None
         self._unsure = False
@@ -149,9 +149,10 @@ class Peer:
         return None
 
 
-def _telling(receive: Receive) -> Telling | None:
+def telling(given: object) -> Telling | None:
+    """The server's object behind a `receive` or a `send`, where it tells by itself."""
     try:
-        told = receive.__self__.disconnected  # type: ignore[attr-defined]
+        told = given.__self__.disconnected  # type: ignore[attr-defined]
     except AttributeError:
         return None
-    return receive.__self__ if told is False or told is True else None  # type: ignore[attr-defined]
+    return given.__self__ if told is False or told is True else None  # type: ignore[attr-defined]

@@ -70,8 +70,10 @@ class Reloads:
         """One more to be told."""
         self._parts.append(part)
 
-    async def take(self, settings: Settings) -> tuple[str, ...]:
+    async def take(self, settings: Settings, may: Callable[[], None]) -> tuple[str, ...]:
         """Put other settings into effect; returns which of them are others than before.
+
+        may: asked when they are about to be; what it raises leaves all as before.
 
         Raises:
             SettingsError: every problem, and every setting that only a restart changes; then all
@@ -79,12 +81,12 @@ class Reloads:
         """
         async with self._one_at_a_time:
             try:
-                return await self._take(settings)
+                return await self._take(settings, may)
             except BaseException:
                 self.refused += 1
                 raise
 
-    async def _take(self, settings: Settings) -> tuple[str, ...]:
+    async def _take(self, settings: Settings, may: Callable[[], None]) -> tuple[str, ...]:
         before = self.settings
         problems = [*_needs_restart(before, settings), *validity.problems(settings)]
         keys = None
@@ -95,6 +97,7 @@ class Reloads:
                 problems += error.problems
         if problems:
             raise SettingsError(problems)
+        may()
         try:
             for part in self._parts:
                 part.reconfigure(settings)
@@ -112,7 +115,7 @@ class Reloads:
         log.warning("the settings were read again: %s", said or "they are the same")
         return tuple(path for path, *_ in changed)
 
-    async def read_again(self, read: Callable[[], Settings]) -> None:
+    async def read_again(self, read: Callable[[], Settings], may: Callable[[], None]) -> None:
         """Take what `read` returns, which runs in a thread; what is wrong is logged, as one error.
 
         It raises SettingsError where it has no settings to return.
@@ -128,9 +131,11 @@ class Reloads:
             log.exception("bug while the settings were read again; they stay as they were")
             return
         try:
-            await self.take(settings)
+            await self.take(settings, may)
         except SettingsError as error:
             _say(error.problems)
+        except Unready as error:
+            log.info("the settings stay as they were: %s", error)
         except Exception:
             log.exception("bug while settings were changed; they stay as they were")
 
@@ -153,17 +158,20 @@ class Reloadable:
             SettingsError: every problem, and every setting that only a restart changes.
             Unready: it was closed.
         """
-        if self._closed:
-            raise Unready("this gateway was closed")
-        changed = await self._reloads.take(settings)
+        self._require_not_closed()
+        changed = await self._reloads.take(settings, self._require_not_closed)
         self.settings = self._reloads.settings
         return changed
 
     async def read_again(self, read: Callable[[], Settings]) -> None:
         """The same with what `read` returns; what is wrong with it is logged and not raised."""
         if not self._closed:
-            await self._reloads.read_again(read)
+            await self._reloads.read_again(read, self._require_not_closed)
             self.settings = self._reloads.settings
+
+    def _require_not_closed(self) -> None:
+        if self._closed:
+            raise Unready("this gateway was closed")
 
     def told(self, part: Part) -> None:
         """One more that keeps values of settings."""

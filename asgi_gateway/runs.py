@@ -78,6 +78,7 @@ class Runs:
         self.fleet = Fleet(
             settings.upstream, admission=admission, recovered=lambda: self.dispatch.recovered()
         )
+        self.fleet.moved.append(self._remedies.move)
         self.dispatch = Dispatch(
             store,
             clock,

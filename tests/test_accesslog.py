@@ -8,14 +8,18 @@ import msgspec
 import pytest
 
 from asgi_gateway import Gateway
-from asgi_gateway.accesslog import MAX_PATH_CHARACTERS
+from asgi_gateway.accesslog import MAX_PATH_CHARACTERS, Heard
 from asgi_gateway.answering import Answering, LoggedAnswering
+from asgi_gateway.asgi import REPLY, Receive, Reply, Scope, Send, send_reply
 from asgi_gateway.settings import SettingsError
 from tests.fuzz.lines import is_one_line
 from tests.support.asgi_client import turns
 from tests.support.gateway import SDK_HEADERS, driven, settings
+from tests.support.guarded_app import guarded
 from tests.support.processes import serve
+from tests.support.raw_http import one_answer, request
 from tests.support.upstream import FakeUpstream, Raw, Request
+from tests.support.waiting import until
 from tests.support.wire import Remote
 from tests.tracing.test_context import PARENT, TRACE_ID
 from tests.training.test_behind import behind
@@ -223,3 +227,31 @@ async def test_the_share_changes_while_it_runs(upstream: FakeUpstream, path: Pat
         )
         await gateway.client.get("/readyz")
     assert [line["path"] for line in lines_of(path)] == ["/readyz"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_client_that_left_before_its_answer_has_no_status(at_once: bool) -> None:
+    """The handler answers all the same, and the server drops it."""
+    lines: list[tuple[int, int]] = []
+    waiting: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        heard = Heard(scope, send, 0.0)
+        await receive()
+        if scope["path"] == "/held":
+            waiting.append("here")
+            await receive()
+        reply = Reply(408, b"not yet")
+        if not at_once or not scope["extensions"][REPLY](reply):
+            await send_reply(heard, reply)
+        lines.append((heard.status, heard.nbytes))
+
+    async with guarded(app) as server:
+        reader, writer = await server.connect()
+        writer.write(request())
+        await one_answer(reader)
+        writer.write(request(target=b"/held"))
+        await until(lambda: bool(waiting))
+        writer.close()
+        await until(lambda: len(lines) == 2)
+    assert lines == [(408, len(b"not yet")), (0, 0)]

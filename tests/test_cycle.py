@@ -110,6 +110,21 @@ async def test_a_client_that_reads_nothing_is_answered_by_send_in_its_own_time()
         writer.close()
 
 
+async def test_the_date_is_of_the_answer_however_long_it_was_held() -> None:
+    async def held(scope: Scope, _: Receive, __: Send) -> None:
+        state = server.server.server_state
+        before = dict(state.default_headers)
+        await until(lambda: dict(state.default_headers) != before)
+        assert scope["extensions"][REPLY](Reply(200, dict(state.default_headers)[b"date"]))
+
+    async with guarded(held) as server:
+        reader, writer = await server.connect()
+        writer.write(request())
+        head, _, date = (await one_answer(reader)).partition(b"\r\n\r\n")
+        assert b"\r\ndate: " + date + b"\r\n" in head
+        writer.close()
+
+
 async def test_nothing_is_written_after_an_answer() -> None:
     failed: list[BaseException] = []
 

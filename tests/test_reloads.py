@@ -1,5 +1,6 @@
 """Settings of a gateway that runs: every one that is marked takes effect, all of them or none."""
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -320,6 +321,27 @@ async def test_a_gateway_that_was_closed_takes_nothing(tmp_path: Path) -> None:
         await gateway.reload(made({"poll.hold_s": 7}, tmp_path))
     await gateway.read_again(lambda: made({"poll.hold_s": 7}, tmp_path))
     assert gateway.settings.poll.hold_s == 30.0
+
+
+async def test_one_that_closes_meanwhile_takes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The keys are read in a thread, which may take its time."""
+    before, after = made({}, tmp_path), made({"upstream.urls": ["http://127.0.0.1:9"]}, tmp_path)
+    gateway = Gateway(before, clock=ManualClock())
+    async with gateway.running():
+        one_at_a_time = vars(gateway)["_reloads"]._one_at_a_time
+        async with one_at_a_time:  # as if another were reading them
+            reload = asyncio.create_task(gateway.reload(after))
+            again = asyncio.create_task(gateway.read_again(lambda: after))
+            await asyncio.sleep(0.05)
+            await gateway.close()
+    with pytest.raises(Unready):
+        await reload
+    await again
+    assert gateway.settings == before
+    assert [state.name for state in gateway.fleet.states] != ["127.0.0.1:9"]
+    assert "upstreams now" not in caplog.text
 
 
 async def test_what_changed_is_said_without_secrets(

@@ -336,3 +336,15 @@ async def test_keys_of_another_file(upstream: FakeUpstream, tmp_path: Path) -> N
             )
         assert (await status("bob")) == 200
         assert gateway.gateway.settings.poll.hold_s == 30
+
+
+async def test_what_was_lost_at_an_upstream_is_forgotten_with_it() -> None:
+    async with three() as (one, two, _), driven("", upstream__urls=[one.url]) as gateway:
+        await gateway.handshake()
+        for number, upstream in enumerate((two, one, two)):
+            (request_id,) = await submitted(gateway, 1, first=number)
+            assert await outcome(gateway, request_id) == 200
+            await use(gateway, upstream)
+            await gateway.advance(0.1)
+        guard = vars(vars(vars(gateway.gateway)["_sampling"])["_runs"])["_remedies"]._poison
+        assert set(guard._answered) <= {two.url}

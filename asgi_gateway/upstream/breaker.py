@@ -80,10 +80,16 @@ class Breaker:
     def __repr__(self) -> str:
         return f"<Breaker {('closed', 'half open', 'open')[self.state]}>"
 
-    def reconfigure(self, failures: int, probes: int) -> None:
-        """Other limits, from the next failure on."""
+    def reconfigure(self, failures: int, probes: int) -> bool:
+        """Other limits, from the next failure on; returns whether that closed it: without failures
+        that open it, it must not go on as it was opened before."""
         self._failures = failures
         self.probes = probes
+        if failures or self.state == CLOSED:
+            return False
+        self.state = CLOSED
+        self._begin_anew()
+        return True
 
     @property
     def has_room(self) -> bool:

@@ -103,11 +103,12 @@ class Fleet:
         self.affinity = Affinity(settings).of
         self._failures, self._probes = settings.breaker_failures, settings.breaker_probes
         for upstream in self.upstreams:
-            upstream.breaker.reconfigure(self._failures, self._probes)
+            if upstream.breaker.reconfigure(self._failures, self._probes):
+                self._closed(upstream)
         if not settings.source:
             self.replace(settings.urls)
+        # Not as a recovery: in an outage that would let all go that the retry budget holds.
         self._look()
-        self._recovered()
 
     def is_without(self, why: str) -> None:
         """Why there are none, for as long as there are none."""
@@ -117,7 +118,9 @@ class Fleet:
 
     def _have(self, urls: Sequence[str]) -> None:
         known = {upstream.url: upstream for upstream in self.upstreams}
-        taken = {upstream.name for upstream in self.upstreams}
+        # One that goes at once leaves its name to the next at its place, another path say: charts
+        # and alerts go on.
+        taken = {one.name for one in self.upstreams if one.in_flight or one.url in urls}
         upstreams = []
         for url in dict.fromkeys(urls):
             upstream = known.pop(url, None)

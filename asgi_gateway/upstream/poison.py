@@ -7,6 +7,7 @@ other sample since its last one, so that an upstream that is merely down accuses
 """
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -32,6 +33,12 @@ class PoisonGuard:
 
     def __repr__(self) -> str:
         return f"<PoisonGuard {len(self._suspects)} suspects>"
+
+    def forget_all_but(self, upstreams: Collection[str]) -> None:
+        """The others are gone, each with what it lost in its last episode."""
+        for kept in (self._episodes, self._answered):
+            for url in kept.keys() - set(upstreams):
+                del kept[url]
 
     def lost(self, digest: bytes, upstream: str, now: float) -> bool:
         """A sample was lost after it was sent; returns whether its body is held to be poison."""

@@ -4,6 +4,7 @@ The table for people is in `docs/behaviour.md`.
 """
 
 import random
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -48,6 +49,10 @@ class Remedies:
         """For what goes wrong from now on."""
         self._settings = settings
         self._poison.after = settings.poison_after
+
+    def move(self, _: object, urls: Collection[str]) -> None:
+        """The upstreams are these from now on."""
+        self._poison.forget_all_but(urls)
 
     def succeeded(self, record: Record, url: str) -> None:
         self._poison.succeeded(record.digest, url)

@@ -127,7 +127,8 @@ def behind(
 ) -> Iterator[Behind]:
     certificate, key = self_signed(tmp_path, HOST)
     trusted = ssl.create_default_context(cafile=str(certificate))
-    with serve(upstream.url, poll__hold_s=HELD_S, state__dir=tmp_path / "state") as gateway:
+    given = {"poll__hold_s": HELD_S, "state__dir": tmp_path / "state", "access__hosts": HOST}
+    with serve(upstream.url, **given) as gateway:
         port = free_port()
         command = PROXIES[request.param](tmp_path, gateway.port, port, certificate, key)
         with process(command) as started:

@@ -19,6 +19,7 @@ from tests.support.wire import Remote
 
 CLOSED_WITHIN_S: Final = 20.0
 EVERY_S: Final = 0.5
+PARTS: Final = 25
 HEALTHY_PER_S: Final = 150.0
 HEALTHY: Final = 1_200
 """Of one load: a p99 needs ten above it."""
@@ -57,12 +58,14 @@ class Slow:
         await self._more()
 
     async def drip(self) -> None:
-        """For as long as it is awaited."""
+        """For as long as it is awaited. Not all at once: that would be a burst, not slow."""
         while True:
-            await asyncio.sleep(EVERY_S)
-            for peer in self.peers:
-                if not peer.transport.is_closing():
-                    peer.transport.write(b"a")
+            peers = list(self.peers)
+            for part in range(PARTS):
+                await asyncio.sleep(EVERY_S / PARTS)
+                for peer in peers[part::PARTS]:
+                    if not peer.transport.is_closing():
+                        peer.transport.write(b"a")
             gone = [peer for peer in self.peers if peer.gone]
             self.least = min(self.least, len(self.peers) - len(gone))
             for peer in gone:

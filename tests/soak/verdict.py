@@ -18,8 +18,8 @@ DESCRIPTORS_MORE: Final = 2
 """What a logger or an event loop may have opened since the start."""
 
 TASKS_MORE: Final = 2
-BLOCKS_NOISE: Final = 1_000
-"""Caches, counters that grew past 255, what the journal is at."""
+BLOCKS_NOISE: Final = 2_000
+"""Caches by sizes and lengths that still fill, counters that grew past 255."""
 
 CHURN: Final = (
     "sessions",

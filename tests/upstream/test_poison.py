@@ -63,6 +63,18 @@ def test_upstreams_have_episodes_of_their_own() -> None:
     assert guard.lost(BAD, SECOND, 1.0)
 
 
+def test_upstreams_that_have_gone_leave_nothing() -> None:
+    guard = PoisonGuard(2)
+    for number in range(20):
+        url = f"http://h{number}:1"
+        guard.succeeded(GOOD, url)
+        assert guard.lost(b"%d" % number, url, 0.0) is False
+        guard.succeeded(GOOD, url)
+        guard.forget_all_but([url])
+    assert {len(kept) for kept in (guard._episodes, guard._answered)} == {1}
+    assert guard.lost(b"0", url, 1.0), "what is suspected is not forgotten with its upstream"
+
+
 def test_suspects_are_bounded() -> None:
     guard = PoisonGuard(3)
     guard.succeeded(GOOD, FIRST)

@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from asgi_gateway.configuration import load
 from asgi_gateway.errors import NotFound, Overloaded, Unavailable
+from asgi_gateway.settings import UpstreamSettings
+from asgi_gateway.upstream.breaker import CLOSED, HALF_OPEN, OPEN
 from tests.support.catalog import BASE, lora, serve
 from tests.support.gateway import Driven, driven
 from tests.support.held import Held, metric
+from tests.support.told import Told
 from tests.support.upstream import FakeUpstream
 from tests.support.waiting import until
 from tests.upstream.test_fleet import Kept
@@ -70,6 +74,19 @@ def test_one_that_leaves_stays_until_its_last_sample_is_over() -> None:
     assert one not in moves.fleet.upstreams
     assert moves.told[1:] == [((TWO,), (TWO,))]
     moves.fleet.checked(one, False, 3.0)  # a check that was under way
+
+
+def test_a_name_is_free_once_nobody_has_it() -> None:
+    moves = Moves(f"{ONE}/a")
+    for path in ("b", "c"):
+        moves.fleet.replace([f"{ONE}/{path}"])
+        assert [upstream.name for upstream in moves.fleet.upstreams] == ["h1:1"]
+    moves.fleet.upstreams[0].in_flight = 1
+    moves.fleet.replace([f"{ONE}/d"])
+    assert [upstream.name for upstream in moves.fleet.upstreams] == ["h1:1#2", "h1:1"]
+    moves.fleet.replace([f"{ONE}/d", f"{ONE}/e"])
+    names = [upstream.name for upstream in moves.fleet.upstreams]
+    assert names == ["h1:1#2", "h1:1#3", "h1:1"]
 
 
 def test_one_that_comes_back_before_it_has_left_is_the_same() -> None:
@@ -213,3 +230,40 @@ async def test_what_the_new_one_serves_is_asked_at_once() -> None:
         fleet.replace([old.url])
         await until(lambda: "run_1" in served.served)
         assert "run_2" not in served.served
+
+
+# --- settings that are read again ----------------------------------------------------------------
+
+
+def test_the_same_settings_again_are_no_recovery() -> None:
+    """In an outage that would send all again at once that the retry budget holds."""
+    moves = Moves(ONE, TWO)
+    moves.fail(0, 5, Unavailable("x"))
+    moves.fleet.reconfigure(upstream_settings(ONE, TWO))
+    assert moves.recoveries == 0
+    assert moves.available == [TWO]
+    moves.fleet.reconfigure(upstream_settings(ONE, TWO, THREE))
+    assert moves.recoveries == 1
+    assert moves.available == [TWO, THREE]
+
+
+@pytest.mark.parametrize("half_open", [False, True])
+def test_without_breakers_none_stays_open(half_open: bool) -> None:
+    moves = Moves(ONE)
+    (one,) = moves.fleet.upstreams
+    moves.fail(0, 5, Unavailable("x"))
+    if half_open:
+        moves.tick(100.0)
+        moves.fleet.probes(one, Told())
+    assert one.breaker.state == (HALF_OPEN if half_open else OPEN)
+    moves.fleet.reconfigure(upstream_settings(ONE, breaker_failures=0))
+    assert (one.breaker.state, moves.available, one.probing) == (CLOSED, [ONE], {})
+    assert moves.recoveries == 1
+    moves.fail(0, 50, Unavailable("x"), now=101.0)
+    assert moves.available == [ONE]
+
+
+def upstream_settings(*urls: str, **others: int) -> UpstreamSettings:
+    given = {"urls": list(urls), **others}
+    flags = {f"upstream.{name}": value for name, value in given.items()}
+    return load(flags, environ={}).settings.upstream
