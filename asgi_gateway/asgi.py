@@ -120,7 +120,7 @@ def unless_unknown(send: Send, reply: Reply) -> Send:
     return send_or_reply
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def _headers(content_type: bytes, size: int) -> tuple[tuple[bytes, bytes], ...]:
     """Most answers have one of a few sizes."""
     return (b"content-type", content_type), (b"content-length", b"%d" % size)

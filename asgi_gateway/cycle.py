@@ -23,9 +23,12 @@ from uvicorn.protocols.http.httptools_impl import (
 from asgi_gateway.asgi import REPLY, Message, Reply
 from asgi_gateway.onewrite import OneWrite
 
-# A target is remembered if it is no longer, and so many of them: every client has the same few.
-_MAX_TARGET_BYTES: Final = 256
-_MAX_TARGETS: Final = 1024
+# A target is remembered if it is no longer, and so many of them: every client has the same few, and
+# those that name a session are longer.
+_MAX_TARGET_BYTES: Final = 40
+_MAX_TARGETS: Final = 64
+# Heads of answers, by size: most are of a few sizes.
+_MAX_HEADS: Final = 256
 
 
 class Arrival:
@@ -249,9 +252,8 @@ def _parsed(url: bytes) -> tuple[str, bytes, bytes]:
 _known = functools.lru_cache(maxsize=_MAX_TARGETS)(_parsed)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=_MAX_HEADS)
 def _head(content_type: bytes, size: int) -> bytes:
-    """Most answers have one of a few sizes."""
     return b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (content_type, size)
 
 
