@@ -6,6 +6,7 @@ A line never carries headers, bodies or queries; of a path nothing that looks li
 import re
 from collections.abc import Awaitable
 from datetime import UTC, datetime
+from random import Random
 from typing import Any, Final
 
 from asgi_gateway.asgi import REPLY, Message, Reply, Scope, Send
@@ -87,8 +88,8 @@ class AccessLog:
         self.writer = writer
         self._clock = clock
         self._share = settings.access_share
-        # Grows by the share at each; whole numbers are lines.
-        self._due = 0.0
+        # One in so many would always be the same: a client submits and polls by turns.
+        self._random = Random().random
 
     def __repr__(self) -> str:
         return f"<AccessLog {self.writer!r}>"
@@ -99,11 +100,7 @@ class AccessLog:
 
     def chosen(self) -> bool:
         """Whether a request that begins is of the share."""
-        self._due += self._share
-        if self._due < 1.0:
-            return False
-        self._due -= 1.0
-        return True
+        return self._random() < self._share
 
     def heard(self, scope: Scope, send: Send) -> Heard:
         """One that was chosen begins."""

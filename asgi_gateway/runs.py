@@ -256,7 +256,8 @@ class Runs:
 
     def abort(self, record: Record) -> None:
         """End the upstream request of a settled record, where it has one."""
-        if (run := self.dispatch.abort(record)) is not None:
+        run = self.dispatch.abort(record)
+        if isinstance(run, Run):
             run.upstream.requests["cancelled"] += 1
 
     # --- upstreams that come and go --------------------------------------------------------------

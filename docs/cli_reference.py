@@ -6,10 +6,11 @@ With --check nothing is written: it says where the page is stale.
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from generated import run, stale
 
 from asgi_gateway.__main__ import FLAGS
 from asgi_gateway.__main__ import parser as gateway
@@ -93,19 +94,8 @@ def rendered() -> str:
 
 def problems() -> list[str]:
     """Whether the page is stale."""
-    if PAGE.exists() and PAGE.read_text() == rendered():
-        return []
-    return ["docs/cli.md is stale: python docs/cli_reference.py"]
-
-
-def main() -> int:
-    if "--check" in sys.argv[1:]:
-        found = problems()
-        sys.stderr.writelines(f"{problem}\n" for problem in found)
-        return 1 if found else 0
-    PAGE.write_text(rendered())
-    return 0
+    return stale(PAGE, rendered())
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(PAGE, rendered, problems))

@@ -6,10 +6,11 @@ With --check nothing is written: it says where the page is stale, exit status 1.
 """
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from generated import run, stale
 
 from asgi_gateway import Gateway, Settings
 from asgi_gateway.openapi import Served, document
@@ -253,20 +254,10 @@ def bounds(schema: dict[str, Any], what: str) -> str:
     return f", from {low}" + ("" if high is None else f" to {high}")
 
 
-def problems() -> Iterator[str]:
+def problems() -> list[str]:
     """That the page is stale, if it is."""
-    if not PAGE.exists() or PAGE.read_text() != page():
-        yield "docs/http.md is stale: run python docs/http_routes.py"
-
-
-def main() -> int:
-    if "--check" in sys.argv[1:]:
-        found = list(problems())
-        sys.stderr.writelines(f"{problem}\n" for problem in found)
-        return 1 if found else 0
-    PAGE.write_text(page())
-    return 0
+    return stale(PAGE, page())
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(PAGE, page, problems))

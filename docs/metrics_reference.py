@@ -6,11 +6,12 @@ With --check nothing is written: it says whether the page is stale.
 """
 
 import re
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from generated import run, stale
 
 from asgi_gateway import Gateway
 from asgi_gateway.configuration import load
@@ -103,20 +104,9 @@ def page() -> str:
     return HEAD.format(series=len(every), more=more) + text
 
 
-def problems() -> Iterator[str]:
-    if not PAGE.exists() or PAGE.read_text() != page():
-        yield "docs/metrics.md is not what docs/metrics_reference.py writes"
-
-
-def main() -> int:
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(page())
-        return 0
-    stale = list(problems())
-    for problem in stale:
-        sys.stderr.write(problem + "\n")
-    return 1 if stale else 0
+def problems() -> list[str]:
+    return stale(PAGE, page())
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(PAGE, page, problems))

@@ -8,12 +8,13 @@ installed SDK have no verdict yet.
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from generated import run, stale
 
 DOCS = Path(__file__).resolve().parent
 RESULTS, PAGE = DOCS / "sdk-support.json", DOCS / "sdk-support.md"
@@ -97,8 +98,7 @@ def _by_verdict(item: tuple[str, str]) -> tuple[int, str, str]:
 def problems() -> Iterator[str]:
     """What is stale or missing, one line each."""
     results = json.loads(RESULTS.read_text())
-    if not PAGE.exists() or PAGE.read_text() != page(results):
-        yield "docs/sdk-support.md is not what docs/sdk_support.py writes"
+    yield from stale(PAGE, page(results))
     if results["newest"] != version("tinker"):
         yield f"docs/sdk-support.json is of SDK {results['newest']}: run make sdk-matrix"
     for name in CLASSES:
@@ -108,14 +108,5 @@ def problems() -> Iterator[str]:
             yield f"docs/sdk-support.json: {name}.{method} {said}: run make sdk-matrix"
 
 
-def main() -> int:
-    if "--check" in sys.argv[1:]:
-        found = list(problems())
-        sys.stderr.writelines(f"{problem}\n" for problem in found)
-        return 1 if found else 0
-    PAGE.write_text(page(json.loads(RESULTS.read_text())))
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(PAGE, lambda: page(json.loads(RESULTS.read_text())), problems))

@@ -9,7 +9,6 @@ import argparse
 import ast
 import inspect
 import re
-import sys
 import textwrap
 import types
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from generated import run, stale
 
 from asgi_gateway.__main__ import FLAGS, parser
 from asgi_gateway.configuration import ENVIRONMENT_PREFIX, leaves, value_at
@@ -161,7 +161,7 @@ def problems() -> list[str]:
     if BEGIN not in page or END not in page:
         found.append(f"docs/settings.md: the lines {BEGIN!r} and {END!r} are missing")
     elif rendered(page) != page:
-        found.append("docs/settings.md is stale: python docs/settings_reference.py")
+        found += stale(PAGE, rendered(page))
     named = set(re.findall(r"^- `([a-z_.]+)`:", page, re.MULTILINE))
     found += [
         f"docs/settings.md: {path} is said not to be there"
@@ -171,14 +171,5 @@ def problems() -> list[str]:
     return found
 
 
-def main() -> int:
-    if "--check" in sys.argv[1:]:
-        found = problems()
-        sys.stderr.writelines(f"{problem}\n" for problem in found)
-        return 1 if found else 0
-    PAGE.write_text(rendered(PAGE.read_text()))
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(PAGE, lambda: rendered(PAGE.read_text()), problems))

@@ -8,10 +8,11 @@ here.
 """
 
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from generated import run, stale
 
 from asgi_gateway.store.states import TABLE, Event, State
 
@@ -153,25 +154,13 @@ def head(a: Point, b: Point) -> str:
     return f'<path class="head" d="M{b.x:.1f},{b.y:.1f} L{left} L{right} Z"/>'
 
 
-def problems() -> Iterator[str]:
-    """That the drawing is stale, if it is."""
+def problems() -> list[str]:
+    """That the drawing is stale, or cannot be made."""
     try:
-        fresh = drawing()
+        return stale(DRAWING, drawing())
     except ValueError as error:
-        yield str(error)
-        return
-    if not DRAWING.exists() or DRAWING.read_text() != fresh:
-        yield "docs/states.svg is stale: run python docs/states_drawing.py"
-
-
-def main() -> int:
-    if "--check" in sys.argv[1:]:
-        found = list(problems())
-        sys.stderr.writelines(f"{problem}\n" for problem in found)
-        return 1 if found else 0
-    DRAWING.write_text(drawing())
-    return 0
+        return [str(error)]
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(DRAWING, drawing, problems))

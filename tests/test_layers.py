@@ -46,7 +46,7 @@
 | 0 | `addresses`, `caller`, `textline` |
 | 1 | `configuration`, `admission`, `procfs`, `protocol`, `replies`, `pauses`, `writer` |
 | 1 | `processlog` |
-| 0 | `kernel`, `linefile`, `onewrite`, `upstream/large` |
+| 0 | `capped`, `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings/*`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `store/shortage` |
 | 0 | `tracing`, `tracing/context` |
@@ -58,7 +58,7 @@
 |---|---|
 | httptools | `upstream/connection`, `cycle`, `guarded` |
 | aiohttp | `upstream/client`, `upstream/post`, `training/connection`, `training/proxy`, |
-| aiohttp | `training/relay` |
+| aiohttp | `training/relay`, `capped` |
 | yarl | `upstream/client`, `training/prefix` |
 | google | `codec/*` |
 | numpy | `codec`, `codec/*` |

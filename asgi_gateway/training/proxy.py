@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 
 from asgi_gateway.asgi import JSON, Receive, Reply, Scope, Send, error_reply, send_reply
+from asgi_gateway.capped import read_capped
 from asgi_gateway.errors import (
     GatewayError,
     Interrupted,
@@ -257,7 +258,7 @@ class Proxy:
                 ),
                 trace_request_ctx=exchange,
             ) as response:
-                answer = await _capped(response)
+                answer = await read_capped(response, ASK_CAP_BYTES, _too_large)
                 told = {name.lower(): value for name, value in response.headers.items()}
                 return Answer(response.status, told, answer)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -272,14 +273,8 @@ def _forget(task: asyncio.Task[Answer]) -> None:
         task.exception()
 
 
-async def _capped(response: aiohttp.ClientResponse) -> bytes:
-    pieces, size = [], 0
-    async for piece in response.content.iter_any():
-        pieces.append(piece)
-        size += len(piece)
-        if size > ASK_CAP_BYTES:
-            raise Unreadable(f"the trainer answered more than {ASK_CAP_BYTES} bytes")
-    return b"".join(pieces)
+def _too_large() -> Exception:
+    return Unreadable(f"the trainer answered more than {ASK_CAP_BYTES} bytes")
 
 
 def _refusal(error: Exception) -> Reply:

@@ -15,6 +15,7 @@ import msgspec
 from yarl import URL
 
 from asgi_gateway.addresses import shown_url
+from asgi_gateway.capped import read_capped
 from asgi_gateway.errors import Unavailable
 from asgi_gateway.settings import UpstreamSettings
 from asgi_gateway.upstream.addresses import Addresses
@@ -278,13 +279,11 @@ class Client:
 
 async def _listing(response: aiohttp.ClientResponse) -> bytes:
     """The body of a call of the gateway itself. Raises Unavailable: it is no such body."""
-    pieces, nbytes = [], 0
-    async for piece in response.content.iter_any():
-        pieces.append(piece)
-        nbytes += len(piece)
-        if nbytes > LISTING_BYTES:
-            raise Unavailable(f"{response.url.path} answered more than {LISTING_BYTES} bytes")
-    return b"".join(pieces)
+
+    def too_large() -> Exception:
+        return Unavailable(f"{response.url.path} answered more than {LISTING_BYTES} bytes")
+
+    return await read_capped(response, LISTING_BYTES, too_large)
 
 
 class ServedModel(msgspec.Struct, frozen=True):

@@ -231,7 +231,7 @@ class Dispatch:
             self._freed(exchange)
         return exchange
 
-    def abort(self, record: Record) -> Any:
+    def abort(self, record: Record) -> Exchange | None:
         """End the upstream request of a record, which is settled elsewhere; returns what `begin`
         had returned, or None where it has none."""
         exchange = self._free(record)

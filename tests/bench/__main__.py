@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--json", metavar="FILE", help="write the report there")
     add("--runs", type=int, help="pairs of floor and gateway that a median is of (3; quick 2)")
     add("--transport", choices=("httptools", "aiohttp"), help="the gateway's upstream.transport")
+    add("--floor", choices=("uvicorn", "serve"), default="uvicorn", help="server of the empty application that floors are taken of")  # fmt: skip # noqa: E501
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of the gateway")
     add("--no-pin", action="store_true", help="do not give the gateway a core of its own")
     add("--strict", action="store_true", help="a missed target is exit status 1 too")
@@ -51,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         runs=arguments.runs or (2 if arguments.quick else 3),
         settings=settings,
         pinned=not arguments.no_pin,
+        floor=arguments.floor,
     )
     return _run(bench, chosen, arguments, sys.argv[1:] if argv is None else argv)
 
@@ -61,6 +63,7 @@ def _run(
     where, began = environment(), time.monotonic()
     where["quick"] = bench.quick
     where["settings"] = bench.settings
+    where["floor"] = arguments.floor
     if bench.client_core is not None:
         os.sched_setaffinity(0, {bench.client_core})
     rows: list[Row] = []

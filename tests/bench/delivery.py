@@ -50,7 +50,7 @@ def _server(bench: Bench, upstream: Server) -> Row:
     count = SIZES[0].quick_fetches if bench.quick else SIZES[0].fetches
     pairs: list[Run] = []
     with (
-        bench.bare(upstream, answers) as stock,
+        bench.bare(upstream, answers, "uvicorn") as stock,
         bench.bare(upstream, answers, "serve") as ours,
     ):
 

@@ -35,6 +35,10 @@ ASK_EVERY_S: Final = 0.5
 KEEPALIVE_S: Final = "600"
 
 
+# Around the empty application of the floor: the server as it comes, or `asgi-gateway serve`.
+Floor = Literal["uvicorn", "serve"]
+
+
 class BenchError(RuntimeError):
     """A figure that cannot be had, and why."""
 
@@ -131,9 +135,11 @@ class Bench:
         runs: int = 3,
         settings: Mapping[str, str] | None = None,
         pinned: bool = True,
+        floor: Floor = "uvicorn",
     ) -> None:
         self.quick = quick
         self.runs = runs
+        self._floor: Floor = floor
         self.settings = dict(settings or {})
         cores = sorted(os.sched_getaffinity(0))
         self.server_core = cores[0] if pinned and len(cores) > 1 else None
@@ -154,11 +160,12 @@ class Bench:
         self,
         upstream: Server,
         answers: Mapping[str, int],
-        kind: Literal["uvicorn", "serve"] = "uvicorn",
+        kind: Floor | None = None,
     ) -> Iterator[Server]:
-        """A server around an empty application; answers: path -> bytes of its answer."""
+        """A server around an empty application, that of the floor unless it is named; answers:
+        path -> bytes of its answer."""
         sizes = msgspec.json.encode(answers).decode()
-        command = ["tests.bench.bare", kind, url(upstream), sizes]
+        command = ["tests.bench.bare", kind or self._floor, url(upstream), sizes]
         with self._serving(
             command, self.server_core, environment({**STOPS_AT_ONCE, "state.dir": ""})
         ) as server:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.contract.sdk import Sdk, sdk_process
+from tests.contract.sdk import Sdk
 from tests.examples.sampled import API, answering, tokens
 from tests.support.failing import REASON
 from tests.support.processes import (
@@ -45,13 +45,6 @@ def started(
         yield running
         for name, served in running.items():
             assert "Traceback" not in served.process.stderr, (name, served.process.story())
-
-
-@pytest.fixture(scope="module")
-def sdk() -> Iterator[Sdk]:
-    """One process of the real SDK for every server."""
-    with sdk_process() as running:
-        yield running
 
 
 # --- wrapped --------------------------------------------------------------------------------------

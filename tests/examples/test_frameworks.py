@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.contract.sdk import Sdk, sdk_process
+from tests.contract.sdk import Sdk
 from tests.examples.sampled import API, answering, tokens
 from tests.support.processes import SERVERS, Served, free_port, process, server_command
 from tests.support.programs import configured, listens, programs, stopped
@@ -34,12 +34,6 @@ def started(request: pytest.FixtureRequest, upstream: FakeUpstream) -> Iterator[
         yield running
         for name, served in running.items():
             assert "Traceback" not in served.process.stderr, (name, served.process.story())
-
-
-@pytest.fixture(scope="module")
-def sdk() -> Iterator[Sdk]:
-    with sdk_process() as running:
-        yield running
 
 
 def remote_of(started: dict[str, Served], name: str) -> Remote:
