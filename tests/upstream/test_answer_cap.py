@@ -16,9 +16,9 @@ from loadgen.body import answer as body_of
 from loadgen.request import Limits, check, read
 from loadgen.tape import tape
 from tests.support.gateway import driven, settings
+from tests.support.sample_request import made
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion
 from tests.support.waiting import until
-from tests.upstream.test_request import made
 
 MIB = 1 << 20
 VOCAB = 151_936
