@@ -37,6 +37,8 @@ GC_THRESHOLDS: Final = (10_000, 20, 100)
 # Answers under way when the drain is over are finished for so long; a client that reads none of
 # them holds nothing up, nor does a trainer or an upstream that does not answer.
 FINISH_S: Final = 10.0
+# And for so long after one signal more: that may come in the moment in which parked polls are let go.
+INSISTED_S: Final = 1.0
 
 
 def serve(settings: Settings, read: Callable[[], Settings]) -> int:
@@ -250,8 +252,9 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._signalled)
 
     def _signalled(self) -> None:
+        assert self._loop is not None
         if self.should_exit:  # drained
-            self._hang_up()
+            self._loop.call_later(INSISTED_S, self._hang_up)
         else:
             self._gateway.drain(self._drained)
 

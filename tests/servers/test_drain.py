@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import sys
 import time
 from collections import Counter
@@ -228,6 +229,19 @@ async def test_a_thousand_idle_connections_and_a_thousand_parked_polls() -> None
             assert await asyncio.to_thread(served.process.wait) == 0
             assert 0.5 <= time.monotonic() - began < 8
             assert "Traceback" not in served.process.stderr
+
+
+async def test_a_second_signal_in_the_moment_of_the_end_cuts_no_answer_off() -> None:
+    """Without a grace the first one ends the drain: the second finds polls that are being let go."""
+    async with contextlib.AsyncExitStack() as stack:
+        upstream = stack.enter_context(stand_in("--gen-seconds", "60"))
+        served = stack.enter_context(serve(upstream, drain__predrain_s=0, drain__grace_s=0))
+        polls = await parked(served, 100, stack)
+        with served.process.frozen():  # the kernel makes one of two that are the same
+            served.process.signal(signal.SIGINT)
+            served.process.signal(signal.SIGTERM)
+        assert {(await connection.read()).status for connection in polls} == {408}
+        assert await asyncio.to_thread(served.process.wait) == 0
 
 
 async def test_with_nothing_to_do_the_grace_is_not_used(upstream: FakeUpstream) -> None:
