@@ -37,7 +37,7 @@ GC_THRESHOLDS: Final = (10_000, 20, 100)
 # Answers under way when the drain is over are finished for so long; a client that reads none of
 # them holds nothing up, nor does a trainer or an upstream that does not answer.
 FINISH_S: Final = 10.0
-# And for so long after one signal more: that may come in the moment in which parked polls are let go.
+# And for so long after one signal more, which may come as parked polls are being let go.
 INSISTED_S: Final = 1.0
 
 

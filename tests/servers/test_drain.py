@@ -232,7 +232,7 @@ async def test_a_thousand_idle_connections_and_a_thousand_parked_polls() -> None
 
 
 async def test_a_second_signal_in_the_moment_of_the_end_cuts_no_answer_off() -> None:
-    """Without a grace the first one ends the drain: the second finds polls that are being let go."""
+    """Without a grace the first one ends the drain; the second finds polls being let go."""
     async with contextlib.AsyncExitStack() as stack:
         upstream = stack.enter_context(stand_in("--gen-seconds", "60"))
         served = stack.enter_context(serve(upstream, drain__predrain_s=0, drain__grace_s=0))
