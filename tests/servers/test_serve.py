@@ -218,14 +218,14 @@ async def test_stopping_answers_parked_polls_at_once(
         began = time.monotonic()
         served.process.signal(number)
         held = await connection.read()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5  # a hold is 40 s
         assert (held.status, held.json()["type"]) == (408, "try_again")
         assert held.headers[b"connection"] == b"close"
         assert await connection.ended()
         assert await idle.ended()
         await event(silent.requests[0].hung_up)
         assert await asyncio.to_thread(served.process.wait) == 0
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
         told = "stopped with 1 samples unfinished, 0 results undelivered\n"
         assert served.process.stderr.endswith(f": {told}")
         assert served.process.stderr.count("\n") == 1
