@@ -45,17 +45,21 @@ flood: $(STAMP) ## N samples in flight at once under batched polls, twice (N=131
 SCENARIO ?= burst
 TIME ?= 1
 LOAD_ARGS ?=
+# STORE=valkey starts a server of it for the run; WORKERS needs that.
+STORE ?= memory
+WORKERS ?= 1
+WITH_STORE = $(if $(filter valkey,$(STORE)),$(BIN)/python -m tests.support.with_valkey)
 LOAD := build/load
 # N only where it was given: each scenario has its own count.
 LOAD_N = $(if $(filter file,$(origin N)),,$(N))
 LOAD_FILE = $(LOAD)/$(SCENARIO)$(if $(LOAD_N),-$(LOAD_N))
-load: $(STAMP) ## SCENARIO=burst N=131072 TIME=1: stand-in, gateway, client; results in build/load
+load: $(STAMP) ## SCENARIO=burst N=131072 TIME=1 STORE=memory WORKERS=1: stand-in, gateway, client; results in build/load
 	@rm -rf $(LOAD)/state && mkdir -p $(LOAD)
-	@$(BIN)/python -m loadgen run --scenario $(SCENARIO) $(if $(LOAD_N),--samples $(LOAD_N)) \
+	@$(WITH_STORE) $(BIN)/python -m loadgen run --scenario $(SCENARIO) $(if $(LOAD_N),--samples $(LOAD_N)) \
 	  --time $(TIME) --pin \
 	  --start "env ASGI_GATEWAY_CLIENT__SAMPLE_USE_RETRIEVE_FUTURES=true \
 	    ASGI_GATEWAY_STATE__DIR=$(LOAD)/state ASGI_GATEWAY_DRAIN__PREDRAIN_S=0 \
-	    $(BIN)/python -m asgi_gateway serve --port 0 --upstream {upstream}" \
+	    $(BIN)/python -m asgi_gateway serve --workers $(WORKERS) --port 0 --upstream {upstream}" \
 	  --json $(LOAD_FILE).json --html $(LOAD_FILE).html $(LOAD_ARGS)
 
 FAULTS_ARGS ?=

@@ -10,6 +10,8 @@ from asgi_gateway.configuration import Loaded, gather, leaves, load, shown, valu
 from asgi_gateway.settings import Settings, SettingsError
 from asgi_gateway.state import StateError
 from asgi_gateway.validity import problems_of_serve
+from asgi_gateway.workers.supervisor import supervise
+from asgi_gateway.workers.told import FLAG, told
 
 EXIT_USAGE: Final = 2
 # The setting that each gives, by the name that argparse keeps it under.
@@ -19,6 +21,7 @@ FLAGS: Final = {
     "upstream": "upstream.urls",
     "base_model": "models.base",
     "adapter": "models.adapters",
+    "workers": "server.workers",
     "insecure": "server.insecure",
 }
 
@@ -46,11 +49,20 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.command == "check-config":
             sys.stdout.write("the configuration is valid\n")
             return 0
+        if arguments.as_worker is None and settings.server.workers > 1:
+            return supervise(settings, _again(argv), read)
         from asgi_gateway.serve import serve  # a server is imported where one is started
 
-        return serve(settings, read)
+        return serve(settings, read, told(arguments.as_worker) if arguments.as_worker else None)
     except (SettingsError, StateError) as error:
         return _refuse(str(error).splitlines())
+
+
+def _again(argv: list[str] | None) -> list[str]:
+    """The command that starts what this process is once more, with whatever flags follow."""
+    if argv is None:
+        return [sys.executable, *sys.orig_argv[1:]]
+    return [sys.executable, "-m", "asgi_gateway", *argv]
 
 
 def _refuse(problems: Iterable[str]) -> int:
@@ -96,6 +108,13 @@ def parser() -> argparse.ArgumentParser:
             metavar="PATH=NAME",
             help="what the upstream calls the weights of a tinker:// path; repeatable",
         )
+        command.add_argument(
+            "--workers",
+            type=int,
+            metavar="N",
+            help="processes on the port (1); more need a shared store",
+        )
+        command.add_argument(FLAG, help=argparse.SUPPRESS)
         command.add_argument(
             "--insecure",
             action="store_true",

@@ -11,7 +11,7 @@ import msgspec
 from asgi_gateway.errors import Refusal
 
 # All that there are.
-SOURCES: Final = ("descriptors", "drain", "memory", "upstreams")
+SOURCES: Final = ("descriptors", "drain", "memory", "store", "upstreams")
 
 
 class Objection(msgspec.Struct, frozen=True):

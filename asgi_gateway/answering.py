@@ -114,8 +114,8 @@ class Answering:
             self._refused(scope, send, reply)
         extensions = scope.get("extensions")
         at_once = extensions.get(REPLY) if extensions else None
-        if at_once is None or self._delivery.stopping or not at_once(reply):
-            await send_reply(send, reply, close=self._delivery.stopping)
+        if at_once is None or self._delivery.closing or not at_once(reply):
+            await send_reply(send, reply, close=self._delivery.closing)
 
     async def nowhere(self, scope: Scope, send: Send) -> None:
         """Answer a path that is nobody's."""

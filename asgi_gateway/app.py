@@ -20,7 +20,6 @@ from asgi_gateway.clock import Clock, SystemClock
 from asgi_gateway.drain import Drain, Left
 from asgi_gateway.errors import Unready, Unsupported
 from asgi_gateway.handlers import SamplingHandlers
-from asgi_gateway.handshake import HandshakeHandlers
 from asgi_gateway.ids import Ids
 from asgi_gateway.keeper import Keeper
 from asgi_gateway.ledger import NOBODY, Ledger
@@ -36,8 +35,8 @@ from asgi_gateway.routes import Table
 from asgi_gateway.sampling import SWEEP_BUDGET, Sampling
 from asgi_gateway.sessions import Sessions
 from asgi_gateway.settings import Settings
-from asgi_gateway.store.budget import most_bytes
-from asgi_gateway.store.memory import MemoryStore
+from asgi_gateway.shareable import is_shared
+from asgi_gateway.sharing import add_shared, sharing, sharing_handshake, store_of
 from asgi_gateway.training.behind import what_is_behind
 from asgi_gateway.training.handshake import TrainerHandshake
 from asgi_gateway.training.proxy import Proxy
@@ -49,9 +48,6 @@ from asgi_gateway.upstream.pool import Pool
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
-# An upstream that falls silent is told by the transport's read timeout, which hands the sample back
-# to its client. The work clock ends it for good, so of the two it comes second.
-SILENCE_FIRST_S: Final = 1.0
 
 
 class Gateway(Reloadable):
@@ -73,30 +69,22 @@ class Gateway(Reloadable):
         self._outputs = Outputs(settings, self._clock, self._model_of)
         self._keeper = (
             Keeper(Path(settings.state.dir), fsync=settings.state.fsync == "interval")
-            if settings.state.dir
+            if settings.state.dir and not is_shared(settings)  # which keeps more than a journal
             else None
         )
         ids = Ids(settings.id_key or (self._keeper.key if self._keeper else None))
         ledger: Ledger = self._keeper or NOBODY
-        self._store = MemoryStore(
-            work_s=settings.upstream.read_timeout_s + SILENCE_FIRST_S,
-            undelivered_s=settings.store.completed_ttl_s,
-            delivered_s=settings.store.retrieved_ttl_s,
-            max_in_flight=settings.store.max_in_flight,
-            max_bytes=most_bytes(settings.store),
-            cursor_base=(
-                self._keeper.begin(ids.epoch, self._clock.wall_time()) if self._keeper else 0
-            ),
-            ledger=ledger,
-        )
+        self.metrics, self._admission = Metrics(), Admission()
+        self._metrics = self.metrics
+        self._shared = sharing(settings, self._clock, ids, self._admission)
+        began = self._keeper.begin(ids.epoch, self._clock.wall_time()) if self._keeper else 0
+        self._store = store_of(settings, self._shared, ledger=ledger, cursor_base=began)
         given = settings.upstream
         self._client = Client(given)
         self._transport: Transport = (
             Pool(given, self._client.addresses) if given.transport == "httptools" else self._client
         )
         self._catalog = Catalog(self._client, settings.upstream.urls, settings.models, self._clock)
-        self.metrics, self._admission = Metrics(), Admission()
-        self._metrics = self.metrics
         self._drain = Drain(
             settings.drain, self._admission, lambda: Left.of(self._store), self.stop_holding
         )
@@ -113,6 +101,7 @@ class Gateway(Reloadable):
             samplelog=self._outputs.samples,
             traces=self._outputs.traces,
             quota=self._door.quota if self._door is not None else None,
+            shared=self._shared,
         )
         self.fleet = self._sampling.fleet
         self.fleet.moved.append(self._catalog.move)
@@ -122,6 +111,9 @@ class Gateway(Reloadable):
         self._sessions = Sessions(clocks.timeout_s, clocks.retention_s, ids, ledger, most)
         if self._keeper is not None:
             self._keeper.restore(self._sessions, self._store, self._clock.now())
+        if self._shared is not None:
+            self._shared.join(self._sampling, self._sessions, settings)
+            add_shared(self._metrics, self._shared)
         self._behind, self._trainer = what_is_behind(settings, inner, self._clock)
         parts: dict[str, Any] = {
             "clock": self._clock,
@@ -134,11 +126,13 @@ class Gateway(Reloadable):
             **parts,
             "admission": self._admission,
             "client": settings.client,
-            "journaled": self._keeper is not None,
+            "journaled": self._keeper is not None or self._shared is not None,
         }
         rest: dict[str, Any] = {name: parts[name] for name in ("sessions", "catalog")}
+        rest["elsewhere"] = self._shared
         adopted = TrainerHandshake(self._trainer, **shared) if self._trainer else None
-        overviews = Overviews(
+        handshake = adopted or sharing_handshake(self._shared, **shared)
+        self._overviews = Overviews(
             Parts(
                 settings=settings,
                 clock=self._clock,
@@ -153,10 +147,15 @@ class Gateway(Reloadable):
             )
         )
         self._table = Table(
-            SamplingHandlers(**parts, inline_bytes=settings.poll.inline_bytes, behind=adopted),
-            adopted or HandshakeHandlers(**shared),
+            SamplingHandlers(
+                **parts,
+                inline_bytes=settings.poll.inline_bytes,
+                behind=adopted,
+                elsewhere=self._shared,
+            ),
+            handshake,
             settings,
-            AdminHandlers(overviews, self.stop_process, self.drain_upstream),
+            AdminHandlers(self._overviews, self.stop_process, self.drain_upstream),
             rest=None if self._behind is not None else RestHandlers(**rest),
             save_weights=adopted.save_weights_for_sampler if adopted is not None else None,
         )
@@ -218,6 +217,8 @@ class Gateway(Reloadable):
         if self._closed:
             raise Unready("this gateway was closed")
         if self._ticker is None:
+            if self._shared is not None:
+                await self._shared.open()
             self._client.open()
             if self._transport is not self._client:
                 self._transport.open()
@@ -253,6 +254,8 @@ class Gateway(Reloadable):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._sampling.close()
+        if self._shared is not None:
+            await self._shared.close()
         await self._catalog.close()
         if self._transport is not self._client:
             await self._transport.close()
@@ -291,10 +294,10 @@ class Gateway(Reloadable):
         self._memory.tick(now)
         self._drain.tick(now)
         swept = self._sessions.sweep(now, SWEEP_BUDGET)
-        for sampler in swept.lapsed:
-            self._sampling.bulk.end_session_soon(sampler.sampling_session_id, finished=False)
-        for sampler in swept.forgotten:
-            self._sampling.bulk.end_session_soon(sampler.sampling_session_id, finished=True)
+        if self._shared is None:
+            self._sampling.bulk.swept(swept)
+        else:
+            self._shared.tick(now, swept)
         if self._allocator.tick(self._store.nbytes, now):
             self._store.shrink()
         if self._keeper is not None:

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from asgi_gateway.sessions import Swept
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
@@ -49,6 +50,13 @@ class Bulk:
         task = asyncio.create_task(self.end_session(sampling_session_id, finished=finished))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+
+    def swept(self, swept: Swept) -> None:
+        """The same of sessions that showed no life, and of those that are forgotten."""
+        for sampler in swept.lapsed:
+            self.end_session_soon(sampler.sampling_session_id, finished=False)
+        for sampler in swept.forgotten:
+            self.end_session_soon(sampler.sampling_session_id, finished=True)
 
     def make_room(self, blocked: Record | None, undelivered_by: float = float("inf")) -> int:
         """Drop some results for a queued record that has waited for room, and for the one of the

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from asgi_gateway.addresses import shown_url
 from asgi_gateway.settings import Settings, SettingsError
@@ -24,7 +25,9 @@ _OF_KUBERNETES: Final = re.compile(
     rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP).*)?)"
 )
 SECRETS: Final = frozenset({"id_key", "access.keys"})
-URLS: Final = frozenset({"upstream.urls", "upstream.source", "training.url", "tracing.endpoint"})
+URLS: Final = frozenset(
+    {"store.url", "upstream.urls", "upstream.source", "training.url", "tracing.endpoint"}
+)
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -210,6 +213,21 @@ def _build(values: Mapping[str, Any]) -> Settings:
         section, _, name = path.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[name] = value
     return msgspec.convert(tree, Settings)
+
+
+def with_state_folder(settings: Settings) -> Settings:
+    """As `serve` has it: with the state folder of the address where none is given."""
+    server = settings.server
+    if settings.state.dir is not None or server.port == 0:
+        # A port that was picked at random cannot be come back to, so nothing is kept for it.
+        return settings
+    folder = default_state_dir(server.host, server.port)
+    return replace(settings, state=replace(settings.state, dir=str(folder)))
+
+
+def environment_with(variables: Mapping[str, str]) -> dict[str, str]:
+    """The process environment and these besides, for a process that is started."""
+    return {**os.environ, **variables}
 
 
 def default_state_dir(host: str, port: int) -> Path:

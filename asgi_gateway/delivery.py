@@ -41,6 +41,8 @@ class Delivery:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathering: dict[Waker, None] = {}
         self.stopping = False
+        # Every answer ends its connection.
+        self.closing = False
 
     def reconfigure(self, settings: PollSettings) -> None:
         """Other times, for polls that are held already too."""
@@ -134,6 +136,21 @@ class Delivery:
         for waker in self._store.targets.report(record):
             self._wake_gathered(waker)
 
+    def settled_elsewhere(self, record: Record) -> None:
+        """The same of a record that is another process's."""
+        for waker in self._store.waiting.of(record):
+            self._wake_soon(waker)
+
+    def log_grew(self, sampling_session_id: str, clone: int) -> None:
+        """There is something for those who poll it in batches."""
+        for waker in self._store.targets.parked_for(sampling_session_id, clone):
+            self._wake_gathered(waker)
+
+    def all_logs_grew(self) -> None:
+        """There may be something for everyone who polls in batches."""
+        for waker in self._store.targets.all_parked():
+            self._wake_gathered(waker)
+
     def tick(self, now: float, budget: int) -> None:
         """End the holds whose time has come, and those whose clients have left."""
         for waker in self._holds.due(now, budget):
@@ -161,7 +178,7 @@ class Delivery:
 
     def stop_holding(self) -> None:
         """Answer every parked poll now, and hold none any more: the process is stopping."""
-        self.stopping = True
+        self.stopping = self.closing = True
         held = self._holds.due(float("inf"), len(self._holds))
         held += [waker for _, waker in self._short_holds]
         self._short_holds = []

@@ -9,10 +9,15 @@ from typing import Final
 
 from asgi_gateway.admission import Admission
 from asgi_gateway.metrics import Metrics
+from asgi_gateway.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
 SOURCE: Final = "descriptors"
+# What is needed beside the connections to upstreams: our own, and clients enough to be of use.
+RESERVED: Final = 128
+# Listeners, journal, logs, the loop's own, the few connections that ask for models.
+OWN: Final = 64
 # Connections that come and go at the limit are one story, not one a second.
 SAID_EVERY_S: Final = 60.0
 
@@ -28,6 +33,26 @@ def raise_descriptor_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def require_descriptors(limit: int, settings: Settings) -> None:
+    """Raises SettingsError where so many are too few for `serve`."""
+    connections = settings.upstream.max_connections
+    needed = connections + RESERVED
+    if limit < needed:
+        problem = (
+            f"{limit} descriptors are allowed, upstream.max_connections = {connections} needs"
+            f" {needed} at least: raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower the"
+            " setting"
+        )
+        raise SettingsError([problem])
+
+
+def client_connections(limit: int, settings: Settings) -> int:
+    """How many connections clients may have: an upstream is connected to whatever they do."""
+    left = limit - settings.upstream.max_connections - OWN
+    # What is passed on to a trainer takes one more for each.
+    return left // 2 if settings.training.url is not None else left
 
 
 class Descriptors:

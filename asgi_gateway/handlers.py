@@ -19,7 +19,7 @@ from asgi_gateway.asgi import (
     json_reply,
 )
 from asgi_gateway.clock import Clock
-from asgi_gateway.errors import Gone, Malformed, NotFound, Refusal
+from asgi_gateway.errors import Gone, Malformed, NotFound, Refusal, Unready
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.peer import Peer
 from asgi_gateway.protocol import reader
@@ -42,6 +42,28 @@ class Behind(Protocol):
         Forbidden where the caller may not use its model."""
 
 
+class Elsewhere(Protocol):
+    """The other gateways, and what is shared with them."""
+
+    async def accepted(self, record: Record) -> None:
+        """Wait until the shared store has taken in a sample of ours; of one that is there already
+        the record has the id then. Raises Refusal, Unsupported."""
+
+    async def find(self, request_id: str, caller: str) -> Record:
+        """A sample that is not ours, to be parked for and `released`. Raises Gone, or NotFound
+        where no id of ours."""
+
+    def released(self, record: Record) -> None: ...
+
+    async def cancel(self, request_id: str, caller: str) -> None:
+        """Raises NotFound where no id of ours."""
+
+    async def sampler(self, sampling_session_id: str, caller: str) -> SamplingSession:
+        """Raises NotFound."""
+
+    async def join_sampling(self, sampling: SamplingSession) -> int: ...
+
+
 class SamplingHandlers:
     def __init__(
         self,
@@ -53,6 +75,7 @@ class SamplingHandlers:
         metrics: Metrics,
         inline_bytes: int,
         behind: Behind | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._clock = clock
         self._sampling = sampling
@@ -61,6 +84,8 @@ class SamplingHandlers:
         self._metrics = metrics
         self._inline_bytes = inline_bytes
         self._behind = behind
+        # The other gateways, where a store is shared with them.
+        self._elsewhere = elsewhere
 
     def reconfigure(self, settings: Settings) -> None:
         self._inline_bytes = settings.poll.inline_bytes
@@ -70,6 +95,8 @@ class SamplingHandlers:
         try:
             found = self._sessions.find_sampling(sampling_session_id, call.caller.name)
         except NotFound:
+            if self._elsewhere is not None:
+                return await self._elsewhere.sampler(sampling_session_id, call.caller.name)
             ours = self._sessions.may_have_issued(sampling_session_id, call.caller.name)
             if self._behind is None or ours:
                 raise
@@ -98,6 +125,8 @@ class SamplingHandlers:
                 ),
                 carried(call.scope["headers"]),
             )
+            if self._elsewhere is not None:
+                await self._elsewhere.accepted(record)
         except Refusal as refusal:
             self._metrics.refusals[refusal.source] += 1
             raise
@@ -105,7 +134,12 @@ class SamplingHandlers:
 
     async def retrieve_future(self, call: Call) -> Reply:
         request = _RETRIEVE(call.body)
-        record = self._sampling.find(request.request_id, call.caller.name)
+        caller = call.caller.name
+        if self._elsewhere is None:
+            record = self._sampling.find(request.request_id, caller)
+        else:
+            held = self._sampling.held(request.request_id, caller)
+            record = held or await self._elsewhere.find(request.request_id, caller)
         self._sessions.sign_of_life(record.sampling_session_id, self._clock.now())
         peer = Peer(call.receive)
         try:
@@ -119,6 +153,8 @@ class SamplingHandlers:
                 reply = self._try_again(record)
         finally:
             peer.close()
+            if self._elsewhere is not None:
+                self._elsewhere.released(record)
         self._metrics.polls["abandoned" if peer.gone else outcome] += 1
         if outcome == "gone":
             if not peer.gone:
@@ -172,6 +208,12 @@ class SamplingHandlers:
                 raise
             await delivery.nothing(peer, request.timeout)
             page = Page([], request.prev_cursor)
+        except Unready:
+            if self._elsewhere is None:
+                raise
+            # The shared store does not answer: repeated at once, it would be asked for the more.
+            await delivery.nothing(peer, request.timeout)
+            page = Page([], request.prev_cursor)
         finally:
             peer.close()
         kind = "completions" if page.completions else "none"
@@ -179,16 +221,22 @@ class SamplingHandlers:
         return json_reply(replies.CompletionPage(_listed(page.completions), page.cursor))
 
     async def cancel_future(self, call: Call) -> Reply:
-        request_id = _CANCEL(call.body).request_id
+        request_id, caller = _CANCEL(call.body).request_id, call.caller.name
+        if self._elsewhere is not None and self._sampling.held(request_id, caller) is None:
+            await self._elsewhere.cancel(request_id, caller)
+            return EMPTY
         try:
-            self._sampling.cancel(self._sampling.find(request_id, call.caller.name))
+            self._sampling.cancel(self._sampling.find(request_id, caller))
         except Gone:
             return EMPTY  # nothing left to cancel
         return EMPTY
 
     async def join_sampling_session(self, call: Call) -> Reply:
         sampling = await self._sampler(_JOIN(call.body).sampling_session_id, call)
-        counter = self._sessions.join(sampling)
+        if self._elsewhere is not None:
+            counter = await self._elsewhere.join_sampling(sampling)
+        else:
+            counter = self._sessions.join(sampling)
         return json_reply(replies.SamplingSessionJoined(counter))
 
 

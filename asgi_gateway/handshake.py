@@ -11,7 +11,7 @@ from asgi_gateway.errors import Gone, Malformed, Unready
 from asgi_gateway.metrics import Metrics
 from asgi_gateway.protocol import reader
 from asgi_gateway.sampling import Sampling
-from asgi_gateway.sessions import Session, Sessions
+from asgi_gateway.sessions import SamplingSession, Session, Sessions
 from asgi_gateway.settings import ClientSettings, Settings
 from asgi_gateway.upstream.catalog import Catalog, Model
 
@@ -69,6 +69,7 @@ class HandshakeHandlers:
             display_name=request.display_name,
             user_metadata=_kept(request.user_metadata),
         )
+        await self._session_made(session)
         return json_reply(replies.SessionCreated(session.session_id))
 
     async def create_sampling_session(self, call: Call) -> Reply:
@@ -77,24 +78,37 @@ class HandshakeHandlers:
         self._sessions.alive(session, self._clock.now())
         require(call.caller, request.base_model, request.model_path)
         model = await self._model(request, call)
-        made = self._sessions.create_sampling(session, request.sampling_session_seq_id, model)
+        seq_id = request.sampling_session_seq_id
+        made = self._sessions.create_sampling(session, seq_id, model)
+        made = await self._sampling_made(made, seq_id)
         return json_reply(replies.SamplingSessionCreated(made.sampling_session_id))
 
+    async def _session_made(self, session: Session) -> None:
+        """Before its id goes out."""
+
+    async def _sampling_made(self, made: SamplingSession, _: int) -> SamplingSession:
+        """The same; the one to answer with."""
+        return made
+
     async def _session(self, session_id: str, call: Call) -> Session:
+        return await self._known(session_id, call)
+
+    async def _known(self, session_id: str, call: Call) -> Session:
+        """One that was made here, or at a gateway that shares the store."""
         return self._sessions.find(session_id, call.caller.name)
 
     async def _model(self, request: protocol.CreateSamplingSession, _: Call) -> Model:
         return await self._catalog.resolve(request.base_model, request.model_path)
 
     async def session_heartbeat(self, call: Call) -> Reply:
-        session = self._sessions.find(_HEARTBEAT(call.body).session_id, call.caller.name)
+        session = await self._known(_HEARTBEAT(call.body).session_id, call)
         self._sessions.alive(session, self._clock.now())
         return json_reply(replies.HeartbeatSeen())
 
     async def finish_session(self, call: Call) -> Reply:
         _FINISH(call.body)
         try:
-            session = self._sessions.find(call.tail, call.caller.name)
+            session = await self._known(call.tail, call)
         except Gone:
             return EMPTY  # a repeat
         await self._end(session)
@@ -164,7 +178,7 @@ class HandshakeHandlers:
         )
 
     async def metrics(self, _: Call) -> Reply:
-        return Reply(200, self._metrics.render(), TEXT)
+        return Reply(200, await self._metrics.exposition(), TEXT)
 
 
 def _config(client: ClientSettings, journaled: bool) -> replies.ClientFlags:

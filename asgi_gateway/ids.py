@@ -44,10 +44,24 @@ class Ids:
         self.epoch = secrets.token_hex(5)
         self._counter = itertools.count()
 
-    def issue(self, caller: str, purpose: str = REQUEST) -> str:
-        """A new id for `caller`, at most 45 characters of `[A-Za-z0-9_-]`; no two are alike."""
-        stem = f"{self.epoch}-{next(self._counter):x}"
+    def issue(self, caller: str, purpose: str = REQUEST, group: int | None = None) -> str:
+        """A new id for `caller`, at most 45 characters of `[A-Za-z0-9_-]`; no two are alike.
+
+        group: 0..255, becomes the low byte of the counter.
+        """
+        count = next(self._counter)
+        stem = f"{self.epoch}-{count if group is None else count << 8 | group:x}"
         return f"{stem}-{self._mac(caller, purpose, stem)}"
+
+    def renew(self) -> None:
+        """Another epoch, as of another process: the shared store took this one for dead."""
+        self.epoch = secrets.token_hex(5)
+
+    def rekey(self, key: bytes) -> None:
+        """Go on with the key that several processes share. Ids of before are not known any more."""
+        self._shared_key = True
+        secret = hashlib.sha256(key).digest()
+        self._keyed = hashlib.blake2b(key=secret, digest_size=_MAC_BYTES)
 
     def may_be_ours(self, identifier: str, caller: str, purpose: str) -> bool:
         """Whether we issued it to `caller`, or an earlier process may have whose key is gone."""

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Final
 
 from asgi_gateway.kernel import accept_queue_limit
+from asgi_gateway.settings import SettingsError
+from asgi_gateway.settings.clients import ServerSettings
 
 log = logging.getLogger(__name__)
 
@@ -30,27 +32,59 @@ UNSENT_BYTES: Final = 256 << 10
 Factory = Callable[[], asyncio.Protocol]
 
 
-class Listeners:
-    """Bound and listening from the start; accepting between `accept` and `pause` or `close`."""
+def listening(server: ServerSettings) -> socket.socket:
+    """Bound and listening.
 
-    def __init__(self, host: str, port: int, backlog: int) -> None:
-        """Raises OSError: the host is not ours, the port is taken, or no descriptor is left."""
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        self._backlog = backlog
+    Raises:
+        SettingsError: the host is not ours, the port is taken, or no descriptor is left.
+    """
+    try:
+        return _listening(server.host, server.port, server.backlog)
+    except (OSError, UnicodeError) as error:  # of a name that no name can be: a..b
+        reason = error.strerror if isinstance(error, OSError) else error
+        problem = f"cannot listen on {shown_host(server.host)}:{server.port}: {reason}"
+        raise SettingsError([problem]) from error
+
+
+def _listening(host: str, port: int, backlog: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        listener.bind(address)
+        listener.listen(backlog)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def say_listening(host: str, port: int) -> None:
+    """The first line on standard output, which whoever started us waits for."""
+    sys.stdout.write(f"asgi-gateway listening on http://{shown_host(host)}:{port}\n")
+    sys.stdout.flush()
+
+
+def shown_host(host: str) -> str:
+    """As it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+class Listeners:
+    """Over a socket that listens; accepting between `accept` and `pause` or `close`."""
+
+    def __init__(self, listener: socket.socket, backlog: int, processes: int = 1) -> None:
+        """processes: how many accept from the same queue; together they have COUNT duplicates,
+        since each connection wakes them all."""
         # Accepts nothing itself: it keeps the queue while none of the others is open.
-        self._socket = socket.socket(family, kind, protocol)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if sys.platform == "linux":
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-            self._socket.bind(address)
-            self._socket.listen(backlog)
-        except BaseException:
-            self._socket.close()
-            raise
-        self.port: int = self._socket.getsockname()[1]
+        self._socket = listener
+        self._backlog = backlog
+        self._count = -(-COUNT // processes)
+        self.port: int = listener.getsockname()[1]
         self._servers: list[asyncio.AbstractServer] = []
 
     def __repr__(self) -> str:
@@ -63,7 +97,7 @@ class Listeners:
     async def accept(self, factory: Factory) -> None:
         """Accept connections; what waits in the queue comes first."""
         loop = asyncio.get_running_loop()
-        for _ in range(COUNT):
+        for _ in range(self._count):
             duplicate = self._socket.dup()
             try:
                 server = await loop.create_server(factory, sock=duplicate, backlog=self._backlog)

@@ -7,7 +7,7 @@ whoever has them when it is scraped.
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 PREFIX: Final = "asgi_gateway_"
@@ -79,7 +79,8 @@ class Metrics:
         self.samples = Counts("succeeded", "failed", "cancelled", "gone")
         self.polls = Counts("ready", "pending", "gone", "completions", "none", "abandoned")
         self.refusals = Counts(
-            *("in_flight", "bytes", "memory", "upstreams", "drain", "key_in_flight", "key_rate"),
+            *("in_flight", "bytes", "memory", "upstreams", "store", "drain"),
+            *("key_in_flight", "key_rate"),
         )
         self.retries = Counts("unavailable", "engine_fault", "interrupted", "stale_connection")
         self.closed = Counts(
@@ -93,6 +94,8 @@ class Metrics:
         self.bugs = 0
         self.evicted_for_room = 0
         self.unfetched = 0
+        # What a scrape is answered with: of all processes, where there are several.
+        self.exposition: Callable[[], Awaitable[bytes]] = self._of_this_process
         # With what writes the lines of each.
         self._families: dict[str, tuple[Family, Callable[[list[str]], None]]] = {}
         self._add_own()
@@ -135,7 +138,7 @@ class Metrics:
             for values, number in read():
                 pairs = zip(labels, values, strict=True)
                 shown = ",".join(f'{label}="{_escaped(value)}"' for label, value in pairs)
-                lines.append(f"{full}{{{shown}}} {_shown(number)}")
+                lines.append(f"{full}{{{shown}}} {shown_number(number)}")
 
         self._add(Family(full, kind, text, labels), write)
 
@@ -214,7 +217,7 @@ class Metrics:
 
     def _number(self, name: str, kind: str, text: str, read: Callable[[], float]) -> None:
         family = Family(name, kind, text, ())
-        self._add(family, lambda lines: lines.append(f"{name} {_shown(read())}"))
+        self._add(family, lambda lines: lines.append(f"{name} {shown_number(read())}"))
 
     def _add(self, family: Family, write: Callable[[list[str]], None]) -> None:
         if family.name in self._families:
@@ -232,12 +235,15 @@ class Metrics:
             write(lines)
         return ("\n".join(lines) + "\n").encode()
 
+    async def _of_this_process(self) -> bytes:
+        return self.render()
+
     def _write_stages(self, lines: list[str]) -> None:
         for stage, histogram in self._by_stage.items():
             _histogram(lines, f"{PREFIX}stage_seconds", f'stage="{stage}",', histogram)
 
 
-def _shown(number: float) -> str:
+def shown_number(number: float) -> str:
     """Exactly: %g keeps six digits, and a counter above a million would stand still and jump."""
     if math.isfinite(number):
         return str(number)

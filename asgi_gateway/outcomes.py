@@ -62,6 +62,12 @@ class Outcomes:
         if self._samplelog is not None:
             self._samplelog.settled(record, outcome, queued_s, upstream_s, trace)
 
+    def withdrawn(self, record: Record) -> None:
+        """It was never run here, nor is it settled here."""
+        if self._quota is not None:
+            self._quota.settled(record.caller)
+        self._traced.pop(record.request_id, None)
+
     def failed(self, record: Record, text: str) -> None:
         """Say why a sample has no result."""
         log.warning("sample %s failed: %s", record.request_id, text, extra=_extra(record))

@@ -24,36 +24,49 @@ class Entry(msgspec.Struct, omit_defaults=True):
     level: str
     logger: str
     message: str
+    worker: int | None = None
     request_id: str | None = None
     exception: str | None = None
 
 
-def entry(record: logging.LogRecord) -> Entry:
-    """What is said, bounded and without anything that ends a line or looks like a key."""
+def entry(record: logging.LogRecord, worker: int | None = None) -> Entry:
+    """What is said, bounded and without anything that ends a line or looks like a key.
+
+    worker: which of several processes says it.
+    """
     request_id = getattr(record, "request_id", None)
     return Entry(
         datetime.fromtimestamp(record.created, UTC),
         record.levelname.lower(),
         record.name,
         _shown(record.getMessage()),
+        worker,
         str(request_id) if request_id is not None else None,
         _exception(record),
     )
 
 
 class AsJson(logging.Formatter):
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = worker
+
     def format(self, record: logging.LogRecord) -> str:
-        return msgspec.json.encode(entry(record)).decode()
+        return msgspec.json.encode(entry(record, self._worker)).decode()
 
 
 class AsText(logging.Formatter):
     """A traceback follows on lines of its own, which are indented: none of them passes for another
     entry."""
 
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._by = "" if worker is None else f" [worker {worker}]"
+
     def format(self, record: logging.LogRecord) -> str:
         one = entry(record)
         time = one.time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        text = f"{time} {record.levelname} {one.logger}: {one.message}"
+        text = f"{time} {record.levelname}{self._by} {one.logger}: {one.message}"
         if one.exception is not None:
             text += "".join(f"\n    {line}" for line in one.exception.split("\n"))
         return text
@@ -66,10 +79,11 @@ class ProcessLog:
     `logging.basicConfig`.
     """
 
-    def __init__(self, settings: LogSettings) -> None:
+    def __init__(self, settings: LogSettings, worker: int | None = None) -> None:
         self._level = settings.level.upper()
         self._handler = logging.StreamHandler()
-        self._handler.setFormatter(AsJson() if settings.format == "json" else AsText())
+        form = AsJson if settings.format == "json" else AsText
+        self._handler.setFormatter(form(worker))
 
     def open(self) -> None:
         logging.basicConfig(level=self._level, handlers=[self._handler])

@@ -7,7 +7,7 @@ application, none of these routes is ours (see `app`).
 """
 
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
@@ -18,7 +18,7 @@ from asgi_gateway.asgi import Call, Reply, Scope, json_reply
 from asgi_gateway.errors import Malformed, NotFound, Unsupported
 from asgi_gateway.operations import MAX_LIMIT, MAX_OFFSET
 from asgi_gateway.protocol import reader
-from asgi_gateway.sessions import Sessions
+from asgi_gateway.sessions import Session, Sessions
 from asgi_gateway.upstream.catalog import Catalog
 from asgi_gateway.upstream.naming import Adapter, parse
 
@@ -28,10 +28,24 @@ SESSIONS_LIMIT: Final = 20
 _MAX_QUERY_FIELDS: Final = 32
 
 
+class Elsewhere(Protocol):
+    """The sessions of all gateways that share a store."""
+
+    async def session(self, session_id: str, caller: str) -> Session:
+        """Raises NotFound."""
+
+    async def samplers(self, session: Session) -> list[str]: ...
+
+    async def newest(self, caller: str, limit: int, offset: int) -> list[str]: ...
+
+
 class RestHandlers:
-    def __init__(self, *, sessions: Sessions, catalog: Catalog) -> None:
+    def __init__(
+        self, *, sessions: Sessions, catalog: Catalog, elsewhere: Elsewhere | None = None
+    ) -> None:
         self._sessions = sessions
         self._catalog = catalog
+        self._elsewhere = elsewhere
 
     async def training_runs(self, call: Call) -> Reply:
         limit, offset = _range(call.scope, RUNS_LIMIT)
@@ -64,13 +78,22 @@ class RestHandlers:
 
     async def sessions(self, call: Call) -> Reply:
         limit, offset = _range(call.scope, SESSIONS_LIMIT)
-        part = islice(self._sessions.newest(call.caller.name), offset, offset + limit)
+        caller = call.caller.name
+        if self._elsewhere is not None:
+            return json_reply(
+                protocol.SessionList(await self._elsewhere.newest(caller, limit, offset))
+            )
+        part = islice(self._sessions.newest(caller), offset, offset + limit)
         return json_reply(protocol.SessionList([session.session_id for session in part]))
 
     async def session(self, call: Call) -> Reply:
         """Nothing is trained in a session here, so it has no training runs."""
-        session = self._sessions.read(call.tail, call.caller.name)
-        samplers = [made.sampling_session_id for made in session.sampling.values()]
+        if self._elsewhere is not None:
+            session = await self._elsewhere.session(call.tail, call.caller.name)
+            samplers = await self._elsewhere.samplers(session)
+        else:
+            session = self._sessions.read(call.tail, call.caller.name)
+            samplers = [made.sampling_session_id for made in session.sampling.values()]
         metadata = _as_text(session.user_metadata)
         return json_reply(protocol.SessionInfo([], samplers, metadata, session.display_name))
 

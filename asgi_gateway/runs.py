@@ -38,6 +38,8 @@ ANSWERS_PER_TURN: Final = 64
 BYTES_PER_ANSWER: Final = 32 << 10
 # Larger ones are read in steps, one at a time.
 STEPS_FROM_BYTES: Final = 1 << 20
+# Whether a sample is still ours is asked this often.
+DOUBT_S: Final = 0.01
 # Samples of a hung upstream that are given back in one tick.
 GIVEN_BACK_PER_TICK: Final = 128
 
@@ -141,12 +143,18 @@ class Runs:
         """The upstream's whole answer has come; it is read now or in a later turn of the loop."""
         run.answered_at = self._clock.now()
         cost = 1 + answer.nbytes // BYTES_PER_ANSWER
-        if not self._unread and self._turn.take(cost):
+        if not self._unread and self._store.in_doubt:
+            self._unread.append((run, answer, cost))
+            self._read_on()
+        elif not self._unread and self._turn.take(cost):
             self._read(run, answer)
         else:
             self._unread.append((run, answer, cost))
 
     def _read_on(self) -> None:
+        if self._store.in_doubt:
+            asyncio.get_running_loop().call_later(DOUBT_S, self._read_on)
+            return
         while self._unread and self._turn.take(self._unread[0][2]):
             run, answer, _ = self._unread.popleft()
             if self.dispatch.runs(run.record, run):  # or it was aborted meanwhile

@@ -4,7 +4,8 @@ A sample belongs to its promise, not to a connection: a dropped poll cancels not
 """
 
 import hashlib
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from asgi_gateway.access.quota import Quota
 from asgi_gateway.admission import Admission
@@ -20,7 +21,7 @@ from asgi_gateway.outcomes import Outcomes
 from asgi_gateway.replies import QueueState
 from asgi_gateway.runs import Runs
 from asgi_gateway.samplelog import SampleLog
-from asgi_gateway.settings import Settings
+from asgi_gateway.settings import PollSettings, Settings
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Record
 from asgi_gateway.store.shortage import Shortage
@@ -38,6 +39,28 @@ MAKE_ROOM_AFTER_S: Final = 30.0
 SWEEP_BUDGET: Final = 2048
 
 
+class Sharing(Protocol):
+    """What is done otherwise where the store is shared."""
+
+    def make_delivery(self, store: MemoryStore, clock: Clock, settings: PollSettings) -> Delivery:
+        """As Delivery is made."""
+
+    def beginning(
+        self,
+        enqueue: Callable[[Record], None],
+        withdrawn: Callable[[Record], None],
+        renamed: Callable[[Record, str], None],
+    ) -> Callable[[Record], None]:
+        """What is called with each accepted record. enqueue: puts it in line. withdrawn: it is not
+        ours after all. renamed: it has another id than it was accepted under."""
+
+    def told_gone(self, request_id: str, caller: str) -> None:
+        """The client knows that its sample is lost."""
+
+    def group_of(self, sampling_session_id: str) -> int:
+        """Where keys of a sample are, which its id says."""
+
+
 class Sampling:
     def __init__(
         self,
@@ -53,8 +76,10 @@ class Sampling:
         samplelog: SampleLog | None = None,
         quota: Quota | None = None,
         traces: Traces | None = None,
+        shared: Sharing | None = None,
     ) -> None:
-        """ask_health: see `upstream.checks`. quota: limits of single callers, if there are any."""
+        """ask_health: see `upstream.checks`. quota: limits of single callers, if there are any.
+        shared: where other gateways have the store too."""
         self._read_timeout_s = settings.upstream.read_timeout_s
         self._clock = clock
         self._store = store
@@ -62,7 +87,8 @@ class Sampling:
         self._metrics = metrics
         self._admission = admission
         self._quota = quota
-        self.delivery = Delivery(store, clock, settings.poll)
+        make_delivery = Delivery if shared is None else shared.make_delivery
+        self.delivery = make_delivery(store, clock, settings.poll)
         outcomes = Outcomes(metrics, samplelog, quota, traces)
         self._traces = outcomes.traces
         self.recent = outcomes.recent
@@ -86,6 +112,15 @@ class Sampling:
             self._following.add_to(metrics)
         self._runs.add_to(metrics)
         self._dispatch = self._runs.dispatch
+        # Of an accepted record: it gets in line, now or once the shared store knows of it.
+        enqueue = self._dispatch.enqueue
+        self._begin = (
+            enqueue
+            if shared is None
+            else shared.beginning(enqueue, outcomes.withdrawn, self._traces.renamed)
+        )
+        self._group_of = None if shared is None else shared.group_of
+        self._tell_gone = store.told_lost if shared is None else shared.told_gone
         self.bulk = Bulk(store, self._end)
         # Of the last submit that found no room.
         self._wanted_bytes = 0
@@ -132,8 +167,14 @@ class Sampling:
         name, now = caller.name, self._clock.now()
         if self._quota is not None:
             self._quota.check(caller, now)
+        if earlier is not None:
+            request_id = earlier.request_id
+        elif self._group_of is None:
+            request_id = self._ids.issue(name)
+        else:
+            request_id = self._ids.issue(name, group=self._group_of(sampling_session_id))
         record = Record(
-            request_id=self._ids.issue(name) if earlier is None else earlier.request_id,
+            request_id=request_id,
             caller=name,
             sampling_session_id=sampling_session_id,
             seq_id=seq_id,
@@ -149,7 +190,7 @@ class Sampling:
             self._quota.accepted(name)
         if trace is not None or self._traces.share:
             self._traces.begin(record, trace)
-        self._dispatch.enqueue(record)
+        self._begin(record)
         return record
 
     def _turned_away(self, nbytes: int) -> None:
@@ -166,16 +207,21 @@ class Sampling:
             Gone: issued to this caller and no longer held.
             NotFound: never issued, or another caller's.
         """
-        record = self._store.find(request_id)
-        if record is not None and record.caller == caller:
+        record = self.held(request_id, caller)
+        if record is not None:
             return record
         if self._store.told_lost(request_id, caller):
             raise Gone("this sample was interrupted; submit it again")
         raise self._ids.missing(request_id, caller)
 
+    def held(self, request_id: str, caller: str) -> Record | None:
+        """The record of an id where it is held here."""
+        record = self._store.find(request_id)
+        return record if record is not None and record.caller == caller else None
+
     def told_gone(self, record: Record) -> None:
         """The client of a parked poll is told that its sample is gone."""
-        self._store.told_lost(record.request_id, record.caller)
+        self._tell_gone(record.request_id, record.caller)
 
     def delivered(self, record: Record) -> None:
         """The outcome goes out to a client that is there: start the shorter clock."""
@@ -213,6 +259,15 @@ class Sampling:
     def _end(self, record: Record, told: bool) -> None:
         self._runs.evict(record, told=told)
         self._runs.abort(record)
+
+    def adopted(self, record: Record) -> None:
+        """A sample that another process took in runs here."""
+        if self._quota is not None:
+            self._quota.accepted(record.caller)
+
+    def abandon(self, record: Record) -> None:
+        """It is another process's now, or lost."""
+        self._end(record, told=True)
 
     def tick(self, now: float) -> None:
         """Everything that time alone does: end holds, expire results, fail overdue work."""

@@ -11,25 +11,32 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
-from msgspec.structs import replace
 
 from asgi_gateway.access.visited import own_names
 from asgi_gateway.clock import SystemClock
-from asgi_gateway.configuration import default_state_dir
-from asgi_gateway.descriptors import raise_descriptor_limit
+from asgi_gateway.configuration import with_state_folder
+from asgi_gateway.descriptors import (
+    client_connections,
+    raise_descriptor_limit,
+    require_descriptors,
+)
 from asgi_gateway.frontdoor import FrontDoor
-from asgi_gateway.guarded import GuardedProtocol
-from asgi_gateway.listeners import Limit, Listeners, warn_of_short_queue
+from asgi_gateway.listeners import (
+    Limit,
+    Listeners,
+    listening,
+    say_listening,
+    warn_of_short_queue,
+)
 from asgi_gateway.processlog import ProcessLog
+from asgi_gateway.served import protocol_of
 from asgi_gateway.settings import Settings, SettingsError
 from asgi_gateway.standalone import Standalone
+from asgi_gateway.workers.member import Member
+from asgi_gateway.workers.told import Told
 
 log = logging.getLogger(__name__)
 
-# What is needed beside the connections to upstreams: our own, and clients enough to be of use.
-RESERVED_DESCRIPTORS: Final = 128
-# Listeners, journal, logs, the loop's own, the few connections that ask for models.
-OWN_DESCRIPTORS: Final = 64
 # Next to nothing here is cyclic, and collecting with the interpreter's own thresholds took 38% of
 # the CPU of a burst, in pauses of up to 0.2 s: thousands of requests in flight are young objects
 # that survive, and each full pass walks all of them.
@@ -39,88 +46,69 @@ GC_THRESHOLDS: Final = (10_000, 20, 100)
 FINISH_S: Final = 10.0
 # And for so long after one signal more, which may come as parked polls are being let go.
 INSISTED_S: Final = 1.0
+# Beyond all that, one whose supervisor is gone may take so long and is killed then.
+ALONE_S: Final = 10
 
 
-def serve(settings: Settings, read: Callable[[], Settings]) -> int:
+def serve(settings: Settings, read: Callable[[], Settings], told: Told | None = None) -> int:
     """Run until SIGINT or SIGTERM and the drain after it; returns the exit status.
 
     read: the settings again, at each SIGHUP; raises SettingsError where they cannot be used.
+    told: as one of several processes, by their supervisor.
 
     Raises:
         SettingsError: too few descriptors, a port that is taken, a log that cannot be written.
         StateError: the journal cannot be used.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
-    process_log = ProcessLog(settings.log)
+    if told is not None:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # it is the supervisor's
+    process_log = ProcessLog(settings.log, told.slot if told is not None else None)
     process_log.open()
     limit = raise_descriptor_limit()
-    _require_descriptors(limit, settings)
-    server = settings.server
-    shown_host = f"[{server.host}]" if ":" in server.host else server.host
-    try:
-        listeners = Listeners(server.host, server.port, server.backlog)
-    except (OSError, UnicodeError) as error:  # of a name that no name can be: a..b
-        reason = error.strerror if isinstance(error, OSError) else error
-        problem = f"cannot listen on {shown_host}:{server.port}: {reason}"
-        raise SettingsError([problem]) from error
-    settings = _with_folder(settings)
 
-    def again() -> Settings:
-        settings = read()
-        _require_descriptors(limit, settings)
-        return _with_folder(settings)
+    def ours(settings: Settings) -> Settings:
+        require_descriptors(limit, settings)
+        settings = with_state_folder(settings)
+        return told.own(settings) if told is not None else settings
+
+    settings = ours(settings)
+    server = settings.server
+    if told is None:
+        listeners = Listeners(listening(server), server.backlog)
+    else:
+        given = socket.socket(fileno=told.listener)
+        given.set_inheritable(False)
+        listeners = Listeners(given, server.backlog, told.count)
 
     try:
         as_json = settings.log.format == "json"
         gateway = Standalone(settings, signals=False, say_stall=_say if as_json else None)
         gateway.told(process_log)
+        member = Member(told, gateway) if told is not None else None
     except BaseException:
         listeners.close()
         raise
-    warn_of_short_queue(server.backlog)
+    if told is None:
+        warn_of_short_queue(server.backlog)
     gc.set_threshold(*GC_THRESHOLDS)
     # For a signal that comes before uvicorn has handlers of its own.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    runner = Server(gateway, listeners, limit, shown_host, again)
+    runner = Server(gateway, listeners, limit, lambda: ours(read()), member)
     try:
         runner.run()
     except KeyboardInterrupt:
         return 0
+    finally:
+        if member is not None:
+            member.leave_counts()
+    if runner.refused is not None:
+        raise runner.refused
     return 0 if runner.started else 1
-
-
-def _require_descriptors(limit: int, settings: Settings) -> None:
-    """Raises SettingsError where so many are too few."""
-    connections = settings.upstream.max_connections
-    needed = connections + RESERVED_DESCRIPTORS
-    if limit < needed:
-        problem = (
-            f"{limit} descriptors are allowed, upstream.max_connections = {connections} needs"
-            f" {needed} at least: raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower the"
-            " setting"
-        )
-        raise SettingsError([problem])
-
-
-def _with_folder(settings: Settings) -> Settings:
-    """With the state folder of the address where none is given."""
-    server = settings.server
-    if settings.state.dir is not None or server.port == 0:
-        # A port that was picked at random cannot be come back to, so nothing is kept for it.
-        return settings
-    folder = default_state_dir(server.host, server.port)
-    return replace(settings, state=replace(settings.state, dir=str(folder)))
 
 
 def _say(text: str) -> None:
     log.error("%s", text)
-
-
-def _connections(descriptors: int, settings: Settings) -> int:
-    """How many connections clients may have: an upstream is connected to whatever they do."""
-    left = descriptors - settings.upstream.max_connections - OWN_DESCRIPTORS
-    # What is passed on to a trainer takes one more for each.
-    return left // 2 if settings.training.url is not None else left
 
 
 class Server(uvicorn.Server):
@@ -131,10 +119,11 @@ class Server(uvicorn.Server):
         gateway: Standalone,
         listeners: Listeners,
         descriptors: int,
-        shown_host: str,
         read: Callable[[], Settings],
+        member: Member | None = None,
     ) -> None:
-        """descriptors: how many the process may have. read: the settings again, at SIGHUP."""
+        """descriptors: how many the process may have. read: the settings again, at SIGHUP.
+        member: in one of several processes."""
         settings = gateway.settings
         self._door = FrontDoor(
             settings.limits,
@@ -147,7 +136,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 gateway,
                 loop="uvloop",
-                http=_protocol(self._door, self._connected),
+                http=protocol_of(self._door, self._connected),
                 ws="none",
                 lifespan="on",
                 access_log=False,
@@ -161,11 +150,14 @@ class Server(uvicorn.Server):
         self._gateway = gateway
         self._listeners = listeners
         self._descriptors = descriptors
-        self._limit = Limit(_connections(descriptors, settings))
+        self._limit = Limit(client_connections(descriptors, settings))
         self._read = read
+        # Why it did not start.
+        self.refused: SettingsError | None = None
         self._reading: asyncio.Task[None] | None = None
         self._read_once_more = False
-        self._shown_host = shown_host
+        self._member = member
+        self._told_to_stop = self._leaving = False
         self._clock = SystemClock()
         self._cannot_accept = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -174,21 +166,30 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002
         gc.collect()  # before the gateway opens: its pauses are those of serving
+        try:
+            await self._gateway.open()
+        except SettingsError as error:  # of what only a look outside can tell
+            self.refused, self.should_exit = error, True
+            return
+        except Exception as error:  # noqa: BLE001 - the lifespan tries again, and says it
+            log.debug("cannot open: %r", error)
         await super().startup([])
         if not self.started:
             return
         self._loop = asyncio.get_running_loop()
-        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
         gc.freeze()  # what is imported and built by now stays
         await self._listeners.accept(self._new_protocol)
-        sys.stdout.write(
-            f"asgi-gateway listening on http://{self._shown_host}:{self._listeners.port}\n"
-        )
-        sys.stdout.flush()
+        if self._member is None:
+            say_listening(self._gateway.settings.server.host, self._listeners.port)
+        else:
+            await self._member.open(self)
+            self._member.accepts()
 
     # --- SIGHUP ----------------------------------------------------------------------------------
 
-    def _reload(self) -> None:
+    def reload(self) -> None:
+        """Read the settings again."""
         if self._reading is not None:
             self._read_once_more = True  # the file may have been read before it changed
             return
@@ -199,12 +200,12 @@ class Server(uvicorn.Server):
         self._reading = None
         if self._read_once_more:
             self._read_once_more = False
-            self._reload()
+            self.reload()
 
     def reconfigure(self, settings: Settings) -> None:
         """How many clients may come, and how long each is waited for."""
         limits = settings.limits
-        self._limit = Limit(_connections(self._descriptors, settings))
+        self._limit = Limit(client_connections(self._descriptors, settings))
         self._door.reconfigure(limits, limits.connections or sys.maxsize)
 
     # --- connections -----------------------------------------------------------------------------
@@ -228,6 +229,7 @@ class Server(uvicorn.Server):
         if (
             not self._listeners.accepting
             and not self.should_exit
+            and not self._leaving
             and self._limit.has_room(len(self.server_state.connections))
         ):
             try:
@@ -252,7 +254,40 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._signalled)
 
     def _signalled(self) -> None:
+        if self._member is not None and self._member.has_supervisor:
+            # Where all processes get the signal this is no second one: that is told.
+            self.begin_to_stop()
+        else:
+            self._stop()
+
+    def begin_to_stop(self) -> None:
+        """Drain, however often it is told."""
+        if not self._told_to_stop:
+            self._stop()
+
+    def stop_now(self) -> None:
+        """Come to the end of the drain."""
+        self.begin_to_stop()
+        self._stop()
+
+    def leave(self) -> None:
+        """Drain, and have the clients go to the other processes."""
+        self._leaving = True
+        self._listeners.pause()
+        self._gateway.leave()
+        self.begin_to_stop()
+
+    def orphaned(self) -> None:
+        """There is no supervisor any more. Whatever keeps the process from its end, it ends."""
+        log.error("the supervisor is gone, so this process drains and ends")
+        drain = self._gateway.settings.drain
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(drain.predrain_s + drain.grace_s + FINISH_S) + ALONE_S)
+        self.begin_to_stop()
+
+    def _stop(self) -> None:
         assert self._loop is not None
+        self._told_to_stop = True
         if self.should_exit:  # drained
             self._loop.call_later(INSISTED_S, self._hang_up)
         else:
@@ -277,18 +312,9 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._listeners.close()
         await super().shutdown(sockets)
+        if self._member is not None:
+            self._member.close()
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
     return record.exc_info is None or record.exc_info[0] is not asyncio.CancelledError
-
-
-def _protocol(front: FrontDoor, connected: Callable[[], None]) -> type[GuardedProtocol]:
-    class Protocol(GuardedProtocol):
-        door = front
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            connected()
-
-    return Protocol

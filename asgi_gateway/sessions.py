@@ -78,6 +78,11 @@ class Sessions:
         self._kept.lifetime_s = settings.session.retention_s
         self._max_per_caller = settings.limits.sessions_per_caller
 
+    @property
+    def timeout_s(self) -> float:
+        """So long without a sign of life, and a session's work ends."""
+        return self._alive.lifetime_s
+
     def __len__(self) -> int:
         return len(self._sessions)
 
@@ -136,7 +141,7 @@ class Sessions:
 
     def alive(self, session: Session, now: float) -> None:
         """A sign of life: both clocks start anew."""
-        if now - session.alive_at < RESOLUTION_S:
+        if now - session.alive_at < RESOLUTION_S and session in self._alive:
             return
         session.alive_at = now
         self._alive.start(session, now)
@@ -226,6 +231,15 @@ class Sessions:
         made = SamplingSession(sampling_session_id, session, model, clones)
         session.sampling[seq_id] = self._sampling[sampling_session_id] = made
         return made
+
+    def forget_sampling(self, made: SamplingSession, seq_id: int) -> None:
+        """One that another process was first to make."""
+        made.session.sampling.pop(seq_id, None)
+        self._sampling.pop(made.sampling_session_id, None)
+
+    def look_at_session(self, session_id: str) -> Session | None:
+        """A session, whoever's; looking is no sign of its life."""
+        return self._sessions.get(session_id)
 
     def find_sampling(self, sampling_session_id: str, caller: str) -> SamplingSession:
         """Raises NotFound where it was never issued to this caller, or its session was finished."""

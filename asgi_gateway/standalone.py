@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
+from asgi_gateway.admin.overview import Others
 from asgi_gateway.app import Gateway
 from asgi_gateway.asgi import App
 from asgi_gateway.clock import Clock
@@ -38,6 +39,7 @@ class Standalone(Gateway):
         self.descriptors = Descriptors(self._admission)
         self._watchdog = Watchdog(settings.server.stall_dump_s, say_stall)
         self._chain = Chain(self.drain, self.stop_holding) if signals else None
+        self._end_all: Callable[[], None] | None = None
         self._looked_at = float("-inf")
         self.descriptors.add_to(self._metrics)
         self._watchdog.add_to(self._metrics)
@@ -56,9 +58,24 @@ class Standalone(Gateway):
         self._watchdog.close()
         await super().close()
 
+    def join(self, others: Others, end_all: Callable[[], None]) -> None:
+        """It is one of several processes. end_all: drains them all, as often as it is called."""
+        self._overviews.others = others
+        self._end_all = end_all
+
+    async def own_state(self) -> bytes:
+        """`/admin/state` of this process alone."""
+        return await self._overviews.json()
+
+    def leave(self) -> None:
+        """Whoever is answered connects anew for what comes next: to another process."""
+        self._sampling.delivery.closing = True
+
     def stop_process(self) -> None:
         """As a SIGTERM does; a second call changes nothing, unlike a second signal."""
-        if self._drain.stage is Stage.SERVING:
+        if self._end_all is not None:
+            self._end_all()
+        elif self._drain.stage is Stage.SERVING:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def tick(self) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from asgi_gateway import shareable
 from asgi_gateway.access import bind, keys
 from asgi_gateway.addresses import fault_of
 from asgi_gateway.clock import SystemClock
 from asgi_gateway.configuration import shown
-from asgi_gateway.settings import Settings, TrainingSettings
+from asgi_gateway.settings import MEMORY, Settings, TrainingSettings
 from asgi_gateway.sources import configured as sources
 from asgi_gateway.tracing import starting
 from asgi_gateway.training.prefix import Prefix
@@ -26,6 +27,7 @@ def problems(settings: Settings) -> Iterator[str]:
             yield f"upstream.urls: {shown('upstream.urls', url)} {fault}"
     yield from sources.problems(settings.upstream, SystemClock())
     yield from naming.problems(settings.models)
+    yield from shareable.problems(settings)
 
 
 def problems_of_serve(settings: Settings, wrong: Collection[str] = ()) -> list[str]:
@@ -46,6 +48,7 @@ def problems_of_serve(settings: Settings, wrong: Collection[str] = ()) -> list[s
     say([], problems(settings))
     say(["training.url", "training.embedded"], _problems_of_training(settings.training))
     say(["server.host"], _problems_of_host(settings.server.host))
+    say(["server.workers", "store.url"], _problems_of_workers(settings))
     access = ("access.keys", "access.keys_file")
     say(access, keys.problems(settings.access))
     say(["tracing.otlp", "tracing.endpoint"], starting.problems(settings.tracing))
@@ -58,6 +61,15 @@ def _problems_of_host(host: str) -> Iterator[str]:
         host.encode("idna")  # as it is looked up
     except UnicodeError as error:
         yield f"server.host = {host!r}: {error}"
+
+
+def _problems_of_workers(settings: Settings) -> Iterator[str]:
+    workers = settings.server.workers
+    if workers > 1 and settings.store.url == MEMORY:
+        yield (
+            f'server.workers = {workers} with store.url = "{MEMORY}": each process would know its'
+            " own samples only; set store.url to a Valkey that they share, or server.workers to 1"
+        )
 
 
 def _problems_of_training(training: TrainingSettings) -> Iterator[str]:

@@ -16,6 +16,7 @@ import cli_reference
 import commands_check
 import http_routes
 import metrics_reference
+import scaling_plan
 import sdk_support
 import settings_reference
 import states_drawing
@@ -121,6 +122,7 @@ def main() -> int:
         cli_reference,
         metrics_reference,
         http_routes,
+        scaling_plan,
         states_drawing,
     ):
         problems += generated.problems()

@@ -37,8 +37,6 @@ OTHERS = frozenset(
         "server.address",
         "store.accept",
         "store.cycle",
-        "store.adopt",
-        "store.url",
         "upstream.features",
     )
 )

@@ -19,10 +19,13 @@ from asgi_gateway.frontdoor import FrontDoor
 from asgi_gateway.metrics import OTHER, Metrics
 from asgi_gateway.settings import Settings
 from asgi_gateway.standalone import Standalone
+from asgi_gateway.workers.fellows import Fellows
+from asgi_gateway.workers.told import Told
 
 PAGE = Path(__file__).resolve().parent / "metrics.md"
 UPSTREAMS = ["http://first.example:8001", "http://second.example:8001"]
 SOURCE = "sqlite:////path/tinker.db"
+STORE = "valkey://valkey.example"
 # Their values are the operator's or the build's; those of the other labels are listed.
 OPEN = {"upstream", "version", "python"}
 LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -54,6 +57,17 @@ def front_door() -> Metrics:
     return metrics
 
 
+def several(folder: Path) -> Metrics:
+    metrics = Metrics()
+    gateway = Gateway(settings())
+    Fellows(Told(0, 1, 2, 0, 0, str(folder)), metrics, no_state, gateway.drain_upstream)
+    return metrics
+
+
+async def no_state() -> bytes:
+    return b""
+
+
 def kinds(folder: Path) -> Iterator[tuple[str, Metrics]]:
     """What has metrics, and the metrics of a gateway that has it."""
     keys = folder / "keys.toml"
@@ -61,11 +75,13 @@ def kinds(folder: Path) -> Iterator[tuple[str, Metrics]]:
     yield "Every gateway", Gateway(settings()).metrics
     yield "`serve` and `create_app`", Standalone(settings()).metrics
     yield "`serve` alone", front_door()
+    yield "`serve` with several processes, `server.workers`", several(folder)
     yield "With `upstream.source`", Gateway(settings((), upstream__source=SOURCE)).metrics
     yield "With a journal, `state.dir`", Gateway(settings(state__dir=str(folder / "s"))).metrics
     yield "With API keys, `access`", Gateway(settings(access__keys_file=str(keys))).metrics
     title = "With a log of samples or requests, `log.samples`, `log.access`"
     yield title, Gateway(settings(log__samples="-")).metrics
+    yield "With a shared store, `store.url`", Gateway(settings(store__url=STORE)).metrics
     yield "With spans, `tracing.otlp`", Gateway(settings(tracing__otlp=True)).metrics
 
 

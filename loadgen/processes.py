@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from loadgen.procfs import tree
+
 START_WITHIN_S: Final = 30.0
 STOP_WITHIN_S: Final = 20.0
 PR_SET_PDEATHSIG: Final = 1
@@ -174,7 +176,16 @@ def serving(
 
 
 def cpu_s_of(pid: int) -> float:
-    """Raises OSError where it is gone."""
+    """With the processes that it started and that are there. Raises OSError where it is gone."""
+    own = _cpu_s(pid)
+    others = [each for each in tree(pid) if each != pid]
+    for each in others:
+        with contextlib.suppress(OSError):  # ended meanwhile
+            own += _cpu_s(each)
+    return own
+
+
+def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 

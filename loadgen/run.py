@@ -19,6 +19,7 @@ from loadgen.ledger import Merged
 from loadgen.measure import Hit
 from loadgen.plan import Plan
 from loadgen.processes import machine_cpu_s
+from loadgen.procfs import tree
 from loadgen.results import ClientCheck, Phase, Result, Server, Upstream
 from loadgen.selfcheck import Check
 from loadgen.standin import StandIn
@@ -204,11 +205,14 @@ def _server(plan: Plan, parts: Parts, phases: Sequence[Phase]) -> Server | None:
     moving = [phase for phase in phases if phase.name != "hold"]
     cpu_s = sum(phase.cpu_s["server"] for phase in phases)
     moving_cpu_s = sum(phase.cpu_s["server"] for phase in moving)
+    pids = tree(parts.server_pid)
+    # Of several the first only watches over the others.
+    seconds = max(sum(phase.seconds for phase in moving), 1e-3) * max(len(pids) - 1, 1)
     return Server(
-        pids=[parts.server_pid],
+        pids=pids,
         cpu_s=round(cpu_s, 2),
         cpu_ms_per_sample=round(cpu_s / plan.samples * 1000, 4),
-        busy=round(moving_cpu_s / max(sum(phase.seconds for phase in moving), 1e-3), 4),
+        busy=round(moving_cpu_s / seconds, 4),
     )
 
 

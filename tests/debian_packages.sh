@@ -15,6 +15,9 @@ need systemd-analyze systemd
 set -- /usr/lib/postgresql/*/bin/initdb
 [ -x "$1" ] || need initdb postgresql
 need prometheus prometheus
+need redis-server redis-server
+need redis-cli redis-tools
+need redis-sentinel redis-sentinel
 [ -z "$missing" ] && exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then

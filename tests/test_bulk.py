@@ -12,8 +12,7 @@ from asgi_gateway import bulk
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Record
 from asgi_gateway.store.states import State
-from tests.store.records import accepted, new_store
-from tests.store.test_memory import brought_to
+from tests.store.records import accepted, brought_to, new_store
 from tests.support.asgi_client import Response, turns
 from tests.support.gateway import SDK_HEADERS, Driven, driven
 from tests.support.upstream import FakeUpstream, Raw, Request, answer, completion

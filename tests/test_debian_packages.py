@@ -19,6 +19,9 @@ def machine(tmp_path: Path) -> Path:
         "systemd-analyze",
         "prometheus",
         "initdb",
+        "redis-server",
+        "redis-cli",
+        "redis-sentinel",
     ):
         program(tmp_path, name, "")
     program(tmp_path, "id", "echo 0")

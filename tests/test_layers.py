@@ -2,10 +2,19 @@
 
 | floor | modules |
 |---|---|
-| 13 | `__init__`, `serve` |
-| 14 | `__main__` |
-| 12 | `standalone` |
-| 11 | `app` |
+| 16 | `__init__`, `serve` |
+| 17 | `__main__` |
+| 15 | `standalone` |
+| 14 | `app` |
+| 13 | `sharing`, `served` |
+| 12 | `shared/handshake`, `shared/figures` |
+| 11 | `shared/whole` |
+| 10 | `shared/elsewhere` |
+| 9 | `shared/store` |
+| 8 | `shared/accepting`, `shared/outbox`, `shared/member`, `shared/delivery`, `shared/sessions` |
+| 7 | `shared/session_keys` |
+| 4 | `shared/claims` |
+| 5 | `shared/adoption` |
 | 9 | `admin/handlers` |
 | 8 | `admin/overview` |
 | 1 | `admin/recent`, `admin/messages` |
@@ -14,14 +23,23 @@
 | 9 | `answering`, `handlers`, `handshake`, `keeper`, `rest` |
 | 8 | `sampling` |
 | 7 | `runs`, `training/behind` |
-| 6 | `bulk`, `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
+| 7 | `bulk` |
+| 6 | `delivery`, `sessions`, `upstream/dispatch`, `training/embedded` |
 | 5 | `store/memory`, `upstream/catalog`, `training/trainer` |
+| 7 | `shared/verbs` |
+| 6 | `shared/samples` |
+| 5 | `shared/replies` |
+| 4 | `shared/outcomes` |
+| 3 | `shared/commands` |
+| 2 | `shared/library` |
+| 0 | `shared`, `shared/groups` |
 | 8 | `reloads` |
+| 3 | `workers/*` |
 | 7 | `outputs`, `validity` |
 | 6 | `outcomes`, `tracing/starting` |
 | 5 | `tracing/traces`, `tracing/otlp` |
 | 4 | `samplelog`, `accesslog`, `guarded`, `tracing/spans` |
-| 3 | `cycle`, `gate` |
+| 3 | `cycle`, `gate`, `shared/*` |
 | 5 | `openapi` |
 | 4 | `schemas`, `store/targets`, `ledger`, `training/proxy`, `upstream/choice` |
 | 4 | `store/budget`, `store/waiting`, `upstream/pool`, `upstream/remedy`, `upstream/retrying` |
@@ -45,7 +63,7 @@
 | 3 | `access/*` |
 | 0 | `addresses`, `caller`, `textline` |
 | 1 | `configuration`, `admission`, `procfs`, `protocol`, `replies`, `pauses`, `writer` |
-| 1 | `processlog` |
+| 1 | `processlog`, `shareable` |
 | 0 | `capped`, `kernel`, `linefile`, `onewrite`, `upstream/large` |
 | 0 | `clock`, `errors`, `metrics`, `settings/*`, `store`, `store/completions`, `store/expiry`, |
 | 0 | `store/shortage` |
@@ -56,6 +74,7 @@
 
 | library | where it may be imported |
 |---|---|
+| libvalkey | `shared/*` |
 | httptools | `upstream/connection`, `cycle`, `guarded` |
 | aiohttp | `upstream/client`, `upstream/post`, `training/connection`, `training/proxy`, |
 | aiohttp | `training/relay`, `capped` |
@@ -189,7 +208,7 @@ def test_the_reading_of_imports_sees_them_all() -> None:
     assert ours(tree) == {"app", "protocol", "__init__", "store/memory"}
     assert libraries(tree) == {"uvicorn", "time"}
     assert len(SOURCES) > 20
-    assert IMPORTS["app"] > {"sampling", "store/memory", "upstream/client"}
+    assert IMPORTS["app"] > {"sampling", "sharing", "upstream/client"}
 
 
 # --- libraries ----------------------------------------------------------------------------------

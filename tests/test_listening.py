@@ -32,7 +32,7 @@ async def _turns_until_all_are_in() -> int:
             transport.close()
 
     with contextlib.ExitStack() as stack:
-        listeners = Listeners("127.0.0.1", 0, CLIENTS)
+        listeners = Listeners(socket.create_server(("127.0.0.1", 0), backlog=CLIENTS), CLIENTS)
         stack.callback(listeners.close)
         await listeners.accept(Server)
         for _ in range(CLIENTS):
@@ -49,9 +49,9 @@ async def test_accepting_again_is_tried_until_there_is_a_descriptor(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And ends nothing where there is none."""
-    listeners = Listeners("127.0.0.1", 0, 16)
+    listeners = Listeners(socket.create_server(("127.0.0.1", 0)), 16)
     gateway = Standalone(Settings(), signals=False)
-    server = Server(gateway, listeners, 4096, "127.0.0.1", Settings)
+    server = Server(gateway, listeners, 4096, Settings)
     accept, fails = listeners.accept, [OSError(errno.EMFILE, "Too many open files")] * 3
 
     async def accept_later(factory: Factory) -> None:

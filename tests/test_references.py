@@ -60,7 +60,8 @@ def test_a_row_has_the_ways_the_default_and_the_range() -> None:
 
 def test_every_flag_gives_a_setting_that_is_there() -> None:
     arguments = vars(parser().parse_args(["serve"]))
-    assert set(FLAGS) == set(arguments) - {"command", "config"}
+    # The last is the supervisor's, to its workers.
+    assert set(FLAGS) == set(arguments) - {"command", "config", "as_worker"}
     assert all(arguments[name] is None for name in FLAGS), "not given is not a value"
     assert set(FLAGS.values()) <= {path for path, _ in leaves(Settings)}
 
@@ -73,7 +74,7 @@ def test_every_flag_gives_a_setting_that_is_there() -> None:
         ("settings_reference", ("how long a poll is held", "how long it is held")),
         ("settings_reference", ("`--port`", "`--prot`")),
         ("settings_reference", ("<!-- The end of the tables. -->", "")),
-        ("settings_reference", ("- `store.url`:", "- `store.max_bytes`:")),
+        ("settings_reference", ("- `upstream.features`:", "- `store.max_bytes`:")),
         ("cli_reference", ("--base-model", "--model")),
         ("cli_reference", ("### loadgen preflight", "### loadgen check")),
     ],

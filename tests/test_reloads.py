@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,9 @@ def another(path: str, folder: Path) -> Any:
         "tracing.share": 0.25,
         "state.dir": str(folder / "elsewhere"),
         "state.fsync": "interval",
+        "store.url": "valkey://127.0.0.1:1",
+        "store.prefix": "other",
+        "store.when_down": "degrade",
         "missing_logprobs": "nan",
         "training.url": "http://127.0.0.1:3",
         "server.host": "127.0.0.2",
@@ -148,9 +152,9 @@ async def _serving(settings: Settings) -> tuple[Gateway, Server]:
     keeper = vars(gateway)["_keeper"]
     if keeper is not None:
         keeper.close()  # the next one has the same folder
-    listeners = Listeners("127.0.0.1", 0, 16)
+    listeners = Listeners(socket.create_server(("127.0.0.1", 0)), 16)
     listeners.close()
-    return gateway, Server(gateway, listeners, 100_000, "127.0.0.1", Settings)
+    return gateway, Server(gateway, listeners, 100_000, Settings)
 
 
 def _told_by(served: tuple[Gateway, Server]) -> dict[str, Any]:

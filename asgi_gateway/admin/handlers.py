@@ -42,7 +42,7 @@ class AdminHandlers:
         return self._page
 
     async def state(self, _: Call) -> Reply:
-        return Reply(200, await self._overviews.json(), headers=_PRIVATE)
+        return Reply(200, await self._overviews.whole(), headers=_PRIVATE)
 
     async def drain(self, call: Call) -> Reply:
         _DRAIN(call.body)
@@ -54,6 +54,7 @@ class AdminHandlers:
         request = _UPSTREAM(call.body)
         _require_confirmed(call)
         self._drain_upstream(request.upstream, request.draining)
+        await self._overviews.tell(request.upstream, request.draining)
         return EMPTY
 
 

@@ -64,6 +64,9 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Counters are since the start; who wants a rate takes differences. Times are seconds."""
 
     version: str
+    # Processes on the port that there should be, and those that this is the sum of.
+    workers: int = 1
+    workers_answered: int = 1
     time: float
     up_s: float
     ready: bool

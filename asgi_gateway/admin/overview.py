@@ -7,7 +7,7 @@ slices of 4 ms with turns of the loop between, and for all who look within a sec
 import asyncio
 import heapq
 from importlib.metadata import version
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -31,6 +31,15 @@ HOLDERS: Final = 20
 RECORDS_PER_SLICE: Final = 8192
 FRESH_S: Final = 1.0
 VERSION: Final = version("asgi-gateway")
+
+
+class Others(Protocol):
+    """Further processes on the same port."""
+
+    async def state(self) -> bytes:
+        """The overview of all, this one's included."""
+
+    async def tell_upstream(self, url: str, draining: bool) -> None: ...
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,14 +67,24 @@ class Overviews:
         self._made: bytes = b""
         self._made_at = float("-inf")
         self._making: asyncio.Task[bytes] | None = None
+        self.others: Others | None = None
 
     def reconfigure(self, settings: Settings) -> None:
         """What is shown as in effect."""
         self._parts = msgspec.structs.replace(self._parts, settings=settings)
         self._settings = _settings(settings)
 
+    async def whole(self) -> bytes:
+        """The newest of all processes, encoded."""
+        return await (self.json() if self.others is None else self.others.state())
+
+    async def tell(self, url: str, draining: bool) -> None:
+        """What an operator said of an upstream holds in all processes."""
+        if self.others is not None:
+            await self.others.tell_upstream(url, draining)
+
     async def json(self) -> bytes:
-        """The newest overview, encoded."""
+        """The newest of this process, encoded."""
         if self._parts.clock.now() - self._made_at < FRESH_S:
             return self._made
         if self._making is None:

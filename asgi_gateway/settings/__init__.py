@@ -5,7 +5,7 @@ comments say why a default is what it is.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +29,7 @@ from asgi_gateway.settings.section import (
 )
 
 __all__ = [
+    "MEMORY",
     "AccessSettings",
     "ClientSettings",
     "DrainSettings",
@@ -102,7 +103,28 @@ class UpstreamSettings(Section, frozen=True, kw_only=True):
     [performance](performance.md)"""
 
 
+MEMORY: Final = "memory"
+
+
 class StoreSettings(Section, frozen=True, kw_only=True):
+    """Where samples and results are kept."""
+
+    url: str = MEMORY
+    """`memory`: in this process alone; or a Valkey or Redis that several gateways share, such as
+    `valkey://host:6379/0`, see [several gateways](scaling.md). User and password are hidden in what
+    is shown"""
+    adopt: bool = False
+    """samples of a gateway that died are run by another one; their prompts are in the shared store
+    until then. Else they answer 410, and their clients submit them again"""
+    prefix: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,32}$")] = "agw"
+    """what the names of all keys in the shared store begin with"""
+    timeout_s: Positive = 5.0
+    """a call of the shared store that takes longer has failed"""
+    lease_s: Positive = 6.0
+    """a gateway that the shared store did not hear of for so long is taken for dead"""
+    when_down: Literal["require", "degrade"] = "require"
+    """while the shared store does not answer: `require` refuses new samples and is not ready,
+    `degrade` takes them in for this process alone"""
     completed_ttl_s: Reloads[Positive] = 2048.0
     """a result that was not delivered is kept so long"""
     # Longer than the worst gap between two polls: 45 s limit and 30 s back-off, twice.

@@ -32,6 +32,9 @@ class ServerSettings(Section, frozen=True, kw_only=True):
     stall_dump_s: NotNegative = 5.0
     """an event loop that stands still for so long has its stack printed on standard error; 0 is
     off"""
+    workers: Count = 1
+    """processes of `serve` on one port; more than one need a shared store, see
+    [several gateways](scaling.md)"""
     insecure: bool = False
     """listen beyond this machine although no key is configured"""
 

@@ -10,7 +10,7 @@ completion that is never reported would hang its sample for hours.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
@@ -27,7 +27,8 @@ class Completion(Protocol):
     def request_id(self) -> str: ...
 
     @property
-    def result(self) -> bytes | None: ...
+    def result(self) -> Sized | None:
+        """Only its size is told."""
 
 
 class Page(msgspec.Struct, frozen=True):

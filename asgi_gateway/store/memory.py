@@ -25,6 +25,8 @@ _EVER: Final = float("inf")
 
 
 class MemoryStore:
+    in_doubt: bool = False  # whether another process may have what is unfinished here
+
     def __init__(
         self,
         *,
@@ -194,10 +196,8 @@ class MemoryStore:
         return True
 
     def evict(self, record: Record, *, told: bool = True) -> bool:
-        """Any state -> GONE: nothing is held any more and the id answers 410.
-
-        told: whether the client knows or will never ask; if not, the id stays noted as lost.
-        """
+        """Any state -> GONE: nothing is held any more and the id answers 410. told: whether the
+        client knows or will never ask; if not, the id stays noted as lost."""
         before, charged_bytes = record.state, record.charged_bytes
         if not self._apply(record, states.EVICT):
             return False

@@ -217,6 +217,17 @@ class Targets:
         self._target(sampling_session_id).parked.setdefault(clone, []).append(waker)
         self.parked += 1
 
+    def parked_for(self, sampling_session_id: str, clone: int) -> Iterable[Waker]:
+        """To be walked before anything is parked or unparked."""
+        target = self._targets.get(sampling_session_id)
+        return target.parked.get(clone, ()) if target is not None else ()
+
+    def all_parked(self) -> Iterable[Waker]:
+        """The same of everyone."""
+        for target in self._targets.values():
+            for wakers in target.parked.values():
+                yield from wakers
+
     def unpark(self, sampling_session_id: str, clone: int, waker: Waker) -> None:
         target = self._targets.get(sampling_session_id)
         if target is not None and waker in target.parked.get(clone, ()):

@@ -33,6 +33,12 @@ class Traces:
         if trace is not None:
             self.held[record.request_id] = trace
 
+    def renamed(self, record: Record, before: str) -> None:
+        """A sample has another id than it was accepted under."""
+        trace = self.held.pop(before, None)
+        if trace is not None:
+            self.held[record.request_id] = trace
+
     def headers(self, record: Record) -> tuple[tuple[str, str], ...]:
         """What its request is sent upstream with now."""
         trace = self.held.get(record.request_id)

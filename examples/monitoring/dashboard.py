@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import dashboard_process
 import dashboard_samples
+import dashboard_several
 import dashboard_upstreams
 from dashboard_panels import PROMETHEUS, Panel, panel
 
@@ -23,6 +24,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     **dashboard_samples.ROWS,
     **dashboard_upstreams.ROWS,
     **dashboard_process.ROWS,
+    **dashboard_several.ROWS,
 }
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
+from loadgen.procfs import usage_of_tree
 from loadgen.report.live import Snapshot, Watcher
 
 LEAST_S: Final = 0.25
@@ -80,9 +79,6 @@ class Following:
 
 
 def rss_of(pid: int) -> float | None:
-    """Resident bytes of a process, None once it has ended."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+    """Resident bytes of a process and those that it started, None once they have ended."""
+    used = usage_of_tree(pid)
+    return None if used is None else float(used.rss_bytes)

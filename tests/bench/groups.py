@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
-from tests.bench import codec_rows, delivery, flood, memory, per_sample
+from tests.bench import codec_rows, delivery, flood, memory, per_sample, shared
 from tests.bench.processes import Bench
 from tests.bench.table import Figure, Row
 
@@ -24,6 +24,7 @@ GROUPS: Final = (
     Group("delivery", delivery.FIGURES, delivery.measure),
     Group("memory", memory.FIGURES, memory.measure),
     Group("flood", flood.FIGURES, flood.measure),
+    Group("shared", shared.FIGURES, shared.measure, frozenset(f.name for f in shared.FIGURES)),
 )
 
 

@@ -78,6 +78,7 @@ class Seen(NamedTuple):
     in_flight: float
     client_busy: float
     resubmitted: int
+    samples: int
 
 
 class Loaded:
@@ -110,6 +111,7 @@ class Loaded:
             in_flight=median(gauges) if gauges else 0.0,
             client_busy=beside / done.seconds,
             resubmitted=done.resubmitted,
+            samples=done.count,
         )
 
 
@@ -131,7 +133,7 @@ def loaded(bench: Bench, load: Load) -> Iterator[Loaded]:
 
 
 def measure(bench: Bench, wanted: frozenset[str]) -> Iterator[Row]:
-    delay_of = _delays(bench, "sample")
+    delay_of = delays(bench, "sample")
     rows = []
     for level, figure in PER_SAMPLE.items():
         if figure.name in wanted:
@@ -141,7 +143,7 @@ def measure(bench: Bench, wanted: frozenset[str]) -> Iterator[Row]:
     if FLAT.name in wanted:
         yield flatness(rows)
     if {BATCHED.name, BATCHED_JOURNAL.name} & wanted:
-        delay_s = _delays(bench, "batched")(BATCHED_LEVEL)
+        delay_s = delays(bench, "batched")(BATCHED_LEVEL)
         load = Load("batched", BATCHED_LEVEL, delay_s)
         if BATCHED.name in wanted:
             yield _against_floor(bench, BATCHED, load)
@@ -171,7 +173,7 @@ def flatness(rows: list[Row]) -> Row:
     return FLAT.single(dearest, f"of {', '.join(values)}", floor=cheapest)
 
 
-def _delays(bench: Bench, kind: Literal["sample", "batched"]) -> Callable[[int], float]:
+def delays(bench: Bench, kind: Literal["sample", "batched"]) -> Callable[[int], float]:
     """The stand-in's delay for an in-flight count; measured when first asked for."""
     rates: list[float] = []
 

@@ -12,8 +12,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.contract.conftest import Start
 from tests.contract.sdk import FUTURES, Sdk, Traffic, assert_right, metrics, sdk_process, wait_until
-from tests.support.processes import Served, stand_in, under
+from tests.support.processes import Served, stand_in
 from tests.support.wire import Remote, wire
 
 pytestmark = pytest.mark.sdk
@@ -85,11 +86,14 @@ def held(vllm: str) -> Iterator[Held]:
 
 @pytest.fixture(scope="module", params=["batched", "single"])
 def gateway(
-    request: pytest.FixtureRequest, vllm: str, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    start: Start,
+    vllm: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
     settings = {"client__sample_use_retrieve_futures": request.param == "batched"}
     state = tmp_path_factory.mktemp("state")
-    with under("uvicorn", vllm, state__dir=state, **settings) as served:
+    with start(vllm, state__dir=state, **settings) as served:
         traffic = Traffic(served)
         yield served
         assert bool(traffic.statuses("retrieve_futures")) == (request.param == "batched")
@@ -179,14 +183,12 @@ async def test_a_dropped_poll_cancels_nothing(gateway: Served, held: Held) -> No
 
 @pytest.mark.parametrize("polls", ["batched", "single"])
 def test_a_silent_session_ends_its_samples_and_is_revived_by_the_next(
-    vllm: str, held: Held, tmp_path: Any, polls: str
+    start: Start, vllm: str, held: Held, tmp_path: Any, polls: str
 ) -> None:
     """A laptop that sleeps: nothing of the client runs, its connections stand."""
     settings = {"client__sample_use_retrieve_futures": polls == "batched"}
     with (
-        under(
-            "uvicorn", vllm, state__dir=tmp_path, session__timeout_s=LAPSE_S, **settings
-        ) as served,
+        start(vllm, state__dir=tmp_path, session__timeout_s=LAPSE_S, **settings) as served,
         sdk_process(*FUTURES) as sleeping,
     ):
         sleeping.ask("start", name="a", base_url=served.url, cases=cases(5))
@@ -197,5 +199,5 @@ def test_a_silent_session_ends_its_samples_and_is_revived_by_the_next(
         # Interrupted samples come again under the old session.
         assert_answered(sleeping.ask("collect", name="a"), cases(5))
         assert_answered(sleeping.ask("samples", base_url=served.url, cases=cases(2)), cases(2))
-        assert metrics(served.url)["asgi_gateway_sessions"] == 1
+        assert metrics(served.url)["asgi_gateway_sessions"] == served.gateways
         assert held.aborted == 5

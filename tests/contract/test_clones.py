@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import Supervise
 from tests.contract.sdk import FUTURES, Sdk, Upstreamed, assert_right, sdk_process
 from tests.support.hop import Hop, hop
 from tests.support.processes import stand_in
-from tests.support.supervised import supervised
 
 pytestmark = pytest.mark.sdk
 
@@ -65,11 +65,11 @@ def assert_apart(way: Hop) -> set[int]:
     ],
 )
 def test_a_pool_of_processes(
-    sdk: Sdk, vllm: str, tmp_path: Path, form: str, joins: bool, batched: bool
+    sdk: Sdk, supervise: Supervise, vllm: str, tmp_path: Path, form: str, joins: bool, batched: bool
 ) -> None:
     """While the original goes on sampling too."""
     flags = {JOIN: joins, BATCHED: batched}
-    with supervised(vllm, tmp_path, **flags) as gateway, hop(gateway.port) as way:
+    with supervise(vllm, tmp_path, **flags) as gateway, hop(gateway.port) as way:
         before = Upstreamed(vllm)
         data = sdk.ask("carry", base_url=way.url)[form]
         sdk.ask("start", name="original", base_url=way.url, cases=batch(0))
@@ -91,10 +91,10 @@ def test_a_pool_of_processes(
 
 
 def test_a_client_goes_on_after_its_flags_were_switched_off(
-    sdk: Sdk, vllm: str, tmp_path: Path
+    sdk: Sdk, supervise: Supervise, vllm: str, tmp_path: Path
 ) -> None:
     """What is pickled skips `client/config`, so the routes of old flags stay served."""
-    with supervised(vllm, tmp_path) as gateway, hop(gateway.port) as way:
+    with supervise(vllm, tmp_path) as gateway, hop(gateway.port) as way:
         carried = sdk.ask("carry", base_url=way.url)
         way.lose("join_sampling_session")
         first = sdk.ask("sampled", form="pickle", data=carried["pickle"], cases=batch(1))

@@ -14,6 +14,7 @@ import pytest
 from loadgen import answers
 from loadgen.candidates import Candidate
 from loadgen.faults import Fault
+from tests.contract.conftest import Start
 from tests.contract.sdk import (
     EOS,
     Sdk,
@@ -24,7 +25,7 @@ from tests.contract.sdk import (
     sdk_process,
     wait_until,
 )
-from tests.support.processes import Served, stand_in, under
+from tests.support.processes import Served, stand_in
 
 pytestmark = pytest.mark.sdk
 
@@ -40,8 +41,8 @@ def vllm() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def gateway(vllm: str) -> Iterator[Served]:
-    with under("uvicorn", vllm) as served:
+def gateway(start: Start, vllm: str) -> Iterator[Served]:
+    with start(vllm, client__sample_join_sampling_session=False) as served:
         yield served
 
 

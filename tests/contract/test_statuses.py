@@ -17,13 +17,16 @@ from collections.abc import Iterator
 import pytest
 
 from loadgen.faults import Fault
+from tests.contract.conftest import Start
 from tests.contract.sdk import Sdk, Traffic, Upstreamed, assert_right, fault
-from tests.support.processes import Served, free_port, stand_in, under
+from tests.support.processes import Served, free_port, stand_in
 
 pytestmark = pytest.mark.sdk
 
 DELAY_S = 1.4
 BODY_CAP = 4000
+# The counts below are of polls for one sample each.
+SINGLE = {"client__sample_use_retrieve_futures": False}
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +37,9 @@ def slow() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def gateway(slow: str) -> Iterator[Served]:
+def gateway(start: Start, slow: str) -> Iterator[Served]:
     limits = {"limits__asample_body_bytes": BODY_CAP, "poll__hold_s": 1}
-    with under("uvicorn", slow, **limits) as served:
+    with start(slow, **limits, **SINGLE) as served:
         yield served
 
 
@@ -78,18 +81,18 @@ def test_an_upstream_that_is_busy_once_is_not_seen_by_the_sdk(
     assert before.counts() == [2, 2, 2]
 
 
-def test_the_queue_state_of_a_408_reaches_the_user(sdk: Sdk, slow: str) -> None:
+def test_the_queue_state_of_a_408_reaches_the_user(sdk: Sdk, start: Start, slow: str) -> None:
     settings = {"poll__hold_s": 1, "upstream__max_connections": 1}
-    with under("uvicorn", slow, **settings) as narrow:
+    with start(slow, **settings, **SINGLE) as narrow:
         case = {"prompt": [3], "params": {"max_tokens": 1}}
-        for answer in sdk.samples(narrow, [case, case]):
+        for answer in sdk.samples(narrow, [dict(case) for _ in range(3)]):
             assert_right(answer, [3], max_tokens=1)
     assert "Sampling is paused" in sdk.process.stderr
     assert "waiting for a free slot on the inference server" in sdk.process.stderr
 
 
-def test_429_waits_and_repeats(sdk: Sdk, slow: str) -> None:
-    with under("uvicorn", slow, store__max_in_flight=2) as full:
+def test_429_waits_and_repeats(sdk: Sdk, start: Start, slow: str) -> None:
+    with start(slow, store__max_in_flight=2, **SINGLE) as full:
         traffic, before = Traffic(full), Upstreamed(slow)
         prompts = [[4, n] for n in range(5)]
         cases = [{"prompt": prompt, "params": {"max_tokens": 3}} for prompt in prompts]
@@ -130,15 +133,16 @@ def test_404_on_a_poll_is_final(sdk: Sdk, gateway: Served) -> None:
     assert traffic.statuses("retrieve_future") == {404: 1}
 
 
+@pytest.mark.parametrize("way_to_run", ["one"], indirect=True)
 def test_an_id_of_another_process_is_410(sdk: Sdk, gateway: Served) -> None:
     """As after a restart: the SDK would submit the sample again."""
     answer = sdk.ask("retrieve", base_url=gateway.url, request_id=f"0123456789-4-{'x' * 16}")
     assert answer["error"]["type"] == "RetryableException"
 
 
-def test_503_until_the_upstream_is_there(sdk: Sdk) -> None:
+def test_503_until_the_upstream_is_there(sdk: Sdk, start: Start) -> None:
     port = free_port()
-    with under("uvicorn", f"http://127.0.0.1:{port}") as waiting:
+    with start(f"http://127.0.0.1:{port}") as waiting:
         sdk.send("create", base_url=waiting.url, base_model="stand-in")
         traffic = Traffic(waiting)
         waiting.process.wait_for(lambda: 503 in traffic.statuses("create_sampling_session"), "503")

@@ -317,8 +317,12 @@ def test_memory_is_limited_where_admission_reads_it() -> None:
     [
         ("nginx.conf", r"proxy_read_timeout (\d+s);"),
         ("nginx.conf", r"proxy_send_timeout (\d+s);"),
+        ("nginx-several.conf", r"retrieve_futures\?\$ \{\n[^}]*proxy_read_timeout (\d+s);"),
+        ("nginx-several.conf", r"proxy_send_timeout (\d+s);"),
         ("haproxy.cfg", r"timeout client (\d+s)$"),
         ("haproxy.cfg", r"timeout server (\d+s)$"),
+        ("haproxy-several.cfg", r"timeout client (\d+s)$"),
+        ("haproxy-several.cfg", r"timeout server (\d+s)$"),
     ],
 )
 def test_a_proxy_outwaits_a_poll(name: str, pattern: str) -> None:
@@ -334,7 +338,13 @@ def test_a_proxy_outwaits_a_poll(name: str, pattern: str) -> None:
             r"client's\.\n +keepalive_timeout (\d+s);",
             r"keepalive 1024;\n +keepalive_timeout (\d+s);",
         ),
+        (
+            "nginx-several.conf",
+            r"client's\.\n +keepalive_timeout (\d+s);",
+            r"keepalive 1024;\n +keepalive_timeout (\d+s);",
+        ),
         ("haproxy.cfg", r"timeout http-keep-alive (\d+s)$", r"pool-purge-delay (\d+s)$"),
+        ("haproxy-several.cfg", r"timeout http-keep-alive (\d+s)$", r"pool-purge-delay (\d+s) "),
     ],
 )
 def test_idle_connections_end_at_the_client(name: str, from_client: str, to_gateway: str) -> None:
@@ -343,13 +353,14 @@ def test_idle_connections_end_at_the_client(name: str, from_client: str, to_gate
     assert seconds(part(FOLDER / name, to_gateway)) < default("server.keepalive_s")
 
 
-def test_a_proxy_takes_the_largest_body() -> None:
-    size = size_bytes(part(FOLDER / "nginx.conf", r"client_max_body_size (\w+);"))
+@pytest.mark.parametrize("name", ["nginx.conf", "nginx-several.conf"])
+def test_a_proxy_takes_the_largest_body(name: str) -> None:
+    size = size_bytes(part(FOLDER / name, r"client_max_body_size (\w+);"))
     assert size == default("limits.asample_body_bytes")
 
 
-def test_the_page_names_every_file() -> None:
-    page = (ROOT / "docs" / "deploy.md").read_text()
+def test_a_page_names_every_file() -> None:
+    page = "".join((ROOT / "docs" / name).read_text() for name in ("deploy.md", "scaling.md"))
     for path in FOLDER.iterdir():
         if path.is_file():
             assert f"(../examples/deploy/{path.name})" in page, path.name

@@ -1,114 +1,20 @@
-"""The real nginx and HAProxy with the configurations that we ship, in front of a real `serve`.
-
-Changed in them are addresses, the certificate, and how many connections they may have.
-"""
+"""The real nginx and HAProxy with the configurations that we ship, in front of a real `serve`."""
 
 import asyncio
-import contextlib
-import socket
-import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.support.certificate import self_signed
-from tests.support.processes import Process, Served, free_port, process, serve
-from tests.support.shipped import FOLDER
+from tests.support.processes import Served, serve
+from tests.support.proxies import HOST, NAMES, Proxy, proxy
 from tests.support.upstream import FakeUpstream, Raw, Request
-from tests.support.wire import SDK_HEADERS, Remote, Wire, poll
+from tests.support.wire import SDK_HEADERS, Remote, poll
 
 pytestmark = [pytest.mark.system, pytest.mark.servers]
 
-HOST = "gateway.test"
 # Above what the proxies would wait by themselves for a step of a connection, 5 s.
 HELD_S = 8.0
-
-
-class Proxy:
-    """One of the two, on a port, with a certificate for HOST."""
-
-    def __init__(self, name: str, port: int, trusted: ssl.SSLContext, process: Process) -> None:
-        self.name = name
-        self.port = port
-        self.trusted = trusted
-        self.process = process
-
-    @contextlib.asynccontextmanager
-    async def wire(self) -> AsyncIterator[Wire]:
-        """A connection that speaks HTTP/1.1 inside TLS."""
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.port, ssl=self.trusted, server_hostname=HOST
-        )
-        opened = Wire(reader, writer)
-        try:
-            yield opened
-        finally:
-            opened.hang_up()
-
-    def client(self) -> httpx.AsyncClient:
-        """One that agrees on HTTP/2, as the SDK does wherever there is TLS."""
-        return httpx.AsyncClient(
-            http2=True,
-            verify=self.trusted,
-            base_url=f"https://127.0.0.1:{self.port}",
-            headers={"Host": HOST, **SDK_HEADERS},
-            timeout=30,
-            event_hooks={"request": [named]},
-        )
-
-
-async def named(request: httpx.Request) -> None:
-    """The name that the certificate is for, which is not the address."""
-    request.extensions = {**request.extensions, "sni_hostname": HOST}
-
-
-def changed(name: str, changes: dict[str, str]) -> str:
-    """A configuration with some of its text replaced, each found exactly once."""
-    text = (FOLDER / name).read_text()
-    for old, new in changes.items():
-        assert text.count(old) == 1, (name, old)
-        text = text.replace(old, new)
-    return text
-
-
-def nginx(folder: Path, gateway: int, port: int, certificate: Path, key: Path) -> list[str]:
-    changes = {
-        "user www-data;\n": "user root;\ndaemon off;\n",
-        "worker_processes auto;": "worker_processes 1;",
-        "worker_rlimit_nofile 300000;\n": "",
-        "worker_connections 131072;": "worker_connections 512;",
-        "/run/nginx.pid": f"{folder}/nginx.pid",
-        "/var/log/nginx/error.log": f"{folder}/error.log",
-        "server 127.0.0.1:8000;": f"server 127.0.0.1:{gateway};",
-        "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
-        "/etc/nginx/tls/gateway.crt": str(certificate),
-        "/etc/nginx/tls/gateway.key": str(key),
-        "    access_log off;": f"    access_log off;\n    client_body_temp_path {folder}/body;\n"
-        + "".join(
-            f"    {n}_temp_path {folder}/{n};\n" for n in ("proxy", "fastcgi", "uwsgi", "scgi")
-        ),
-    }
-    config = folder / "nginx.conf"
-    config.write_text(changed("nginx.conf", changes))
-    return ["nginx", "-e", f"{folder}/error.log", "-p", str(folder), "-c", str(config)]
-
-
-def haproxy(folder: Path, gateway: int, port: int, certificate: Path, key: Path) -> list[str]:
-    both = folder / "both.pem"
-    both.write_text(certificate.read_text() + key.read_text())
-    changes = {
-        "    maxconn 131072\n": "    maxconn 512\n    nbthread 1\n",
-        "127.0.0.1:8000": f"127.0.0.1:{gateway}",
-        "bind :443 ssl crt /etc/haproxy/gateway.pem": f"bind 127.0.0.1:{port} ssl crt {both}",
-    }
-    config = folder / "haproxy.cfg"
-    config.write_text(changed("haproxy.cfg", changes))
-    return ["haproxy", "-db", "-f", str(config)]
-
-
-PROXIES = {"nginx": nginx, "haproxy": haproxy}
 
 
 class Behind:
@@ -121,26 +27,16 @@ class Behind:
         self.remote = Remote(gateway.port)
 
 
-@pytest.fixture(params=list(PROXIES))
+@pytest.fixture(params=NAMES)
 def behind(
     request: pytest.FixtureRequest, upstream: FakeUpstream, tmp_path: Path
 ) -> Iterator[Behind]:
-    certificate, key = self_signed(tmp_path, HOST)
-    trusted = ssl.create_default_context(cafile=str(certificate))
     given = {"poll__hold_s": HELD_S, "state__dir": tmp_path / "state", "access__hosts": HOST}
-    with serve(upstream.url, **given) as gateway:
-        port = free_port()
-        command = PROXIES[request.param](tmp_path, gateway.port, port, certificate, key)
-        with process(command) as started:
-            started.wait_for(lambda: listens(port), "listener")
-            yield Behind(gateway, Proxy(request.param, port, trusted, started), upstream)
-
-
-def listens(port: int) -> bool:
-
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
+    with (
+        serve(upstream.url, **given) as gateway,
+        proxy(request.param, tmp_path, [f"127.0.0.1:{gateway.port}"]) as before,
+    ):
+        yield Behind(gateway, before, upstream)
 
 
 async def silent(request: Request) -> Raw:

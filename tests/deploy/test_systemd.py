@@ -41,6 +41,17 @@ def test_a_misspelt_line_would_be_told(unit: Path) -> None:
     assert "LimitNOFILES" in analyze("verify", str(unit)).stderr
 
 
+def test_its_drop_in_for_several_hosts_is_valid(unit: Path) -> None:
+    """And is read: a misspelt line of it is told."""
+    folder = unit.with_name(f"{unit.name}.d")
+    folder.mkdir()
+    (folder / "several.conf").write_text((FOLDER / "several.conf").read_text())
+    done = analyze("verify", str(unit))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    (folder / "several.conf").write_text("[Service]\nRestartSecs=2\n")
+    assert "RestartSecs" in analyze("verify", str(unit)).stderr
+
+
 def test_the_unit_is_confined(unit: Path) -> None:
     done = analyze("security", "--offline=yes", f"--threshold={EXPOSED_AT_MOST}", str(unit))
     assert done.returncode == 0, done.stdout + done.stderr

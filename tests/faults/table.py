@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tests.faults import answers, clients, hostile, keys, lives, machine, several, slow
+from tests.faults import answers, clients, hostile, keys, lives, machine, several, shared, slow
 from tests.faults.found import Row
 
 ROWS: Final = (
@@ -150,6 +150,36 @@ ROWS: Final = (
         "old ids answer 410, every sample succeeds, none twice in one life",
         lives.killed,
         fast=True,
+    ),
+    Row(
+        "worker-killed",
+        "SIGKILL of one of two workers with a shared store, ten times",
+        "what was complete is served by the other, the rest is repeated",
+        shared.worker_killed,
+    ),
+    Row(
+        "store-killed",
+        "the shared store's server is killed and comes back with its data",
+        "polls are held meanwhile, nothing answers 404",
+        shared.server_killed,
+    ),
+    Row(
+        "store-emptied",
+        "the shared store's server is killed and comes back empty",
+        "what runs goes on, what was known is told anew",
+        shared.server_emptied,
+    ),
+    Row(
+        "store-hung",
+        "the shared store's server is stopped (SIGSTOP) for 3 s",
+        "polls are held meanwhile, nothing answers 404",
+        shared.server_hung,
+    ),
+    Row(
+        "store-full",
+        "the shared store's server takes no writes for 3 s",
+        "submits wait, what was accepted ends as it should",
+        shared.server_full,
     ),
     Row(
         "stall",

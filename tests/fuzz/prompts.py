@@ -139,17 +139,10 @@ def strict(body: bytes, errors: str = "strict") -> Any:
         text = body.decode("utf-8", errors)
         document = json.loads(text, parse_constant=_refuse, parse_int=_int, parse_float=Odd)
         if "\\ud" in text.lower():
-            # A lone surrogate is no text, also in what a later key of the same name replaces.
-            _text(json.loads(text, object_pairs_hook=_text))
+            json.dumps(document, ensure_ascii=False).encode()  # a lone surrogate is no text
     except (ValueError, RecursionError):
         raise Refused from None
     return document
-
-
-def _text(value: Any) -> Any:
-    """The value itself. Raises ValueError where it cannot be written."""
-    json.dumps(value, ensure_ascii=False).encode()
-    return value
 
 
 def _int(spelled: str) -> int | str:

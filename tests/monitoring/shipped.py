@@ -12,6 +12,8 @@ from tests.support.processes import ROOT
 
 FOLDER: Final = ROOT / "examples" / "monitoring"
 RUNBOOK: Final = ROOT / "docs" / "runbook.md"
+# The dashboard's row on them.
+SEVERAL: Final = "Several gateways"
 # What a query compares with, where that ends it or a part of it.
 _THRESHOLD: Final = re.compile(r"\s(?:==|>=|>|<)\s[\d.]+$")
 
@@ -39,9 +41,32 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 
+def rows() -> dict[str, list[str]]:
+    """Every query of the dashboard, by the title of its row."""
+    found: dict[str, list[str]] = {}
+    for panel in dashboard()["panels"]:
+        if panel["type"] == "row":
+            title = panel["title"]
+            found[title] = []
+        else:
+            found[title] += [target["expr"] for target in panel["targets"]]
+    return found
+
+
 def queries() -> list[str]:
-    """Every query of the dashboard."""
-    return [target["expr"] for panel in panels() for target in panel["targets"]]
+    return [query for row in rows().values() for query in row]
+
+
+def queries_of(several: bool) -> list[str]:
+    """Those on gateways that are several, or the rest."""
+    chosen = [row for title, row in rows().items() if (title == SEVERAL) == several]
+    return [query for row in chosen for query in row]
+
+
+def rules_of(several: bool) -> list[dict[str, Any]]:
+    """Those that read what only gateways have that are several, or the rest."""
+    only = set().union(*(names(query) for query in queries_of(several=True)))
+    return [rule for rule in rules() if bool(names(rule["expr"]) & only) == several]
 
 
 def names(query: str) -> set[str]:

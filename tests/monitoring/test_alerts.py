@@ -92,6 +92,19 @@ HISTORIES: Final = {
     "LoopStalls": once("loop_stalls_total"),
     "JournalUnhealthy": gauge("journal_healthy", 0, 1),
     "StoreErrors": once("store_errors_total"),
+    "StoreDown": gauge("store_up", 0, 1),
+    # Taken a minute later.
+    "StoreBehind": History(
+        {f"{G}store_unwritten": "500x120"}, {f"{G}store_unwritten": " ".join(["500 0"] * 60)}
+    ),
+    "Fenced": once("store_fenced_total"),
+    "Buried": once("store_buried_total"),
+    # In a rolling restart, and replaced a moment ago.
+    "WorkersMissing": History(
+        {f"{G}workers": "2x120", f"{G}workers_answered": "1x120"},
+        {f"{G}workers": "2x120", f"{G}workers_answered": "3x91 1 2x28"},
+    ),
+    "WorkerDied": once("worker_deaths_total"),
     "DescriptorsNearLimit": shares("process_open_fds", "process_max_fds", 95, 50),
     "DescriptorsExhausted": once("descriptors_exhausted_total"),
     "LogLinesDropped": once("log_dropped_total"),

@@ -94,6 +94,10 @@ def test_an_upstream_that_is_no_url(cli: Cli, url: str) -> None:
         ({"TRAINING__URL": "http://u:canary@h:8000"}, "training.url"),
         ({"TRAINING__EMBEDDED": "true"}, "training.embedded: "),
         ({"SERVER__HOST": "a..b"}, "a..b"),
+        (
+            {"STORE__URL": "valkey://u:canary@h", "TRAINING__URL": "http://t:1"},
+            "training.url and store.url: ",
+        ),
     ],
 )
 def test_what_serve_could_not_use_is_said(

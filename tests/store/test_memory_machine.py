@@ -14,7 +14,8 @@ from asgi_gateway.errors import IllegalTransition, Overloaded, Unsupported
 from asgi_gateway.store.memory import MemoryStore
 from asgi_gateway.store.records import Failure, Lost, Record
 from asgi_gateway.store.states import LATE, SETTLED, TABLE, Event, State
-from tests.store.records import DELIVERED_S, UNDELIVERED_S, WORK_S, new_record, new_store
+from tests.store.model import Expected
+from tests.store.records import DELIVERED_S, WORK_S, new_record, new_store
 from tests.support.clock import ManualClock
 from tests.support.effort import machine
 
@@ -24,43 +25,6 @@ RESULT_BYTES = 150
 UNFINISHED = (State.QUEUED, State.RUNNING)
 # Whole lifetimes too, so that a deadline is met exactly.
 PASSED_S = st.sampled_from([0.0, 1.0, DELIVERED_S, DELIVERED_S - 1, WORK_S, WORK_S - 1, 5000.0])
-
-
-class Expected:
-    """One record by the model: its state, its parts of the charge, and when its clock ends."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.state = State.QUEUED
-        self.body_bytes = len(record.body or b"")
-        self.reserved_bytes = 0
-        self.outcome_bytes = 0
-        self.result_bytes = 0
-        self.json_bytes = 0
-        # Gone before its client was told.
-        self.lost = False
-        self.clock: tuple[str, float] | None = None
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.record.sampling_session_id, self.record.seq_id
-
-    @property
-    def charged_bytes(self) -> int:
-        return self.body_bytes + self.reserved_bytes + self.outcome_bytes + self.json_bytes
-
-    def settle(self, state: State, outcome_bytes: int, now: float) -> None:
-        self.state = state
-        self.body_bytes = self.reserved_bytes = 0
-        self.outcome_bytes = outcome_bytes
-        self.result_bytes = outcome_bytes if state is State.SUCCEEDED else 0
-        self.clock = ("undelivered", now + UNDELIVERED_S)
-
-    def gone(self, *, lost: bool = False) -> None:
-        self.settle(State.GONE, 0, 0.0)
-        self.json_bytes = 0
-        self.clock = None
-        self.lost = lost
 
 
 class StoreMachine(RuleBasedStateMachine):

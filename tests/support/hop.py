@@ -88,14 +88,14 @@ class Hop:
 
     def _carry(self, client: socket.socket, gateway: socket.socket) -> bool:
         """One request and its answer; False where either side has gone."""
-        head, body = _message(client, client)
+        head, body = message(client, client)
         if not head:
             return False
         path = head.split(b" ", 2)[1].decode().removeprefix(_API)
         one = Crossed(path, body)
         self.crossed.append(one)
         gateway.sendall(head + body)
-        answer, one.answer = _message(gateway, client)
+        answer, one.answer = message(gateway, client)
         if not answer:
             return False
         with self._lock:
@@ -108,7 +108,7 @@ class Hop:
         return True
 
 
-def _message(source: socket.socket, client: socket.socket) -> tuple[bytes, bytes]:
+def message(source: socket.socket, client: socket.socket) -> tuple[bytes, bytes]:
     """Head and body; empty where the source ended, or the client left meanwhile."""
     data = b""
     while b"\r\n\r\n" not in data:
@@ -130,8 +130,10 @@ def _message(source: socket.socket, client: socket.socket) -> tuple[bytes, bytes
 
 
 def _piece(source: socket.socket, client: socket.socket) -> bytes:
-    ready, _, _ = select.select({source, client}, [], [])
-    if source in ready:
+    waiting = select.poll()  # for more descriptors than select() takes
+    for one in (source, client):
+        waiting.register(one, select.POLLIN)
+    if source.fileno() in dict(waiting.poll()):
         return source.recv(_PIECE)
     # A client that has sent its request says nothing more before the answer, unless it hangs up.
     return b""

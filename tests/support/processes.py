@@ -220,6 +220,9 @@ def stand_in(*arguments: str, port: int = 0) -> Iterator[str]:
 class Served:
     """A gateway that answers on a port."""
 
+    # Processes behind it.
+    gateways = 1
+
     def __init__(self, server: str, port: int, process: Process) -> None:
         self.server = server
         self.port = port

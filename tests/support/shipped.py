@@ -147,18 +147,30 @@ def kubernetes() -> dict[str, Any]:
 # --- systemd --------------------------------------------------------------------------------------
 
 
-def unit() -> dict[str, list[str]]:
+def unit(name: str = "asgi-gateway.service") -> dict[str, list[str]]:
     """Every assignment of the unit, whatever its section; the values in order."""
     found: dict[str, list[str]] = {}
-    for line in (FOLDER / "asgi-gateway.service").read_text().splitlines():
+    for line in (FOLDER / name).read_text().splitlines():
         name, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
             found.setdefault(name, []).append(value)
     return found
 
 
-def unit_config() -> dict[str, Any]:
-    return flat(tomllib.loads((FOLDER / "config.toml").read_text()))
+def unit_config(name: str = "config.toml") -> dict[str, Any]:
+    return flat(tomllib.loads((FOLDER / name).read_text()))
+
+
+# --- Valkey ---------------------------------------------------------------------------------------
+
+
+def valkey_config() -> dict[str, str]:
+    """Directive -> the rest of its line, without comments."""
+    lines = (FOLDER / "valkey.conf").read_text().splitlines()
+    pairs = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    found = dict(pairs)
+    assert len(found) == len(pairs)
+    return found
 
 
 def size_bytes(text: str) -> int:

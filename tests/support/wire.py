@@ -99,15 +99,15 @@ class Wire:
 
 
 def _head(method: str, path: str, length: int, headers: dict[str, str] | None) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "host: gateway", f"content-length: {length}"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    lines = [f"{method} {path} HTTP/1.1", f"content-length: {length}"]
+    lines += [f"{name}: {value}" for name, value in {"Host": "gateway", **(headers or {})}.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
 @contextlib.asynccontextmanager
-async def wire(port: int) -> AsyncIterator[Wire]:
+async def wire(port: int, host: str = "127.0.0.1") -> AsyncIterator[Wire]:
     """A connection that is closed at the end."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(host, port)
     opened = Wire(reader, writer)
     try:
         yield opened
@@ -121,19 +121,20 @@ class Remote:
     prefix: what stands before every path, for a gateway that is mounted there.
     """
 
-    def __init__(self, port: int, prefix: str = "") -> None:
+    def __init__(self, port: int, prefix: str = "", host: str = "127.0.0.1") -> None:
         self.port = port
+        self.host = host
         self.prefix = prefix
         self.session_id = ""
         self.sampling_session_id = ""
         self._seq_id = 0
 
     async def post(self, path: str, body: bytes | object) -> Response:
-        async with wire(self.port) as connection:
+        async with wire(self.port, self.host) as connection:
             return await connection.ask("POST", self.prefix + path, body, SDK_HEADERS)
 
     async def get(self, path: str) -> Response:
-        async with wire(self.port) as connection:
+        async with wire(self.port, self.host) as connection:
             return await connection.ask("GET", self.prefix + path, headers=SDK_HEADERS)
 
     async def handshake(self, base_model: str = "stand-in") -> None:
@@ -175,7 +176,7 @@ class Remote:
 
     async def poll(self, request_id: str) -> Response:
         """One poll, over a connection of its own."""
-        async with wire(self.port) as connection:
+        async with wire(self.port, self.host) as connection:
             self.send_poll(connection, request_id)
             return await connection.read()
 
